@@ -1,0 +1,61 @@
+"""Distributed locks that say exactly what they promise, keep it under faults, and refuse the stale writer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ._sync.client import Client, connect
+from ._sync.lease import Lease
+from ._sync.lock import Lock
+from .core.claim import ClaimState, ResourceState
+from .core.fence import Fence
+from .core.promises import Capabilities
+from .errors import (
+    AcquireTimeout,
+    Deadlock,
+    LeaseLost,
+    LockError,
+    NotHeld,
+    RateLimited,
+    StaleToken,
+    StoreError,
+    StoreUnavailable,
+    Unsupported,
+)
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from . import aio as aio
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AcquireTimeout",
+    "Capabilities",
+    "ClaimState",
+    "Client",
+    "Deadlock",
+    "Fence",
+    "Lease",
+    "LeaseLost",
+    "Lock",
+    "LockError",
+    "NotHeld",
+    "RateLimited",
+    "ResourceState",
+    "StaleToken",
+    "StoreError",
+    "StoreUnavailable",
+    "Unsupported",
+    "aio",
+    "connect",
+]
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name == "aio":  # loaded when it is asked for: asyncio costs more than all of holdfast
+        from importlib import import_module
+
+        return import_module("holdfast.aio")
+    raise AttributeError(f"module 'holdfast' has no attribute {name!r}")

@@ -1,0 +1,1 @@
+"""The shell, written once as coroutines; `_sync` is generated from it."""

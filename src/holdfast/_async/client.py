@@ -1,0 +1,209 @@
+"""The client: one store, one keeper, and everything that can be locked there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from math import inf
+from types import TracebackType
+from typing import Any
+
+from .. import _registry
+from .._clock import Clock, SystemClock
+from ..core.claim import Claim, ResourceState
+from ..core.events import Observer
+from ..core.names import check_name, check_number
+from ..core.promises import Capabilities
+from ..core.urls import StoreURL
+from ..errors import Deadlock, LockError
+from ..observe.stream import Stream
+from . import runtime
+from .acquire import Site, acquire
+from .keeper import Keeper
+from .lease import Held, Hold, Lease
+from .lock import Lock
+from .store import StoreFactory
+
+_CLOSE_SECONDS = 5.0
+
+
+class Client:
+    """A connection to a store. Made without I/O and without a thread, so it may stand at module level."""
+
+    def __init__(
+        self,
+        url: StoreURL,
+        *,
+        namespace: str = "default",
+        owner: str | None = None,
+        require: str | None = None,
+        observers: Iterable[Observer] = (),
+        io_timeout: float = 1.0,
+        clock: Clock | None = None,
+    ) -> None:
+        self.url = url
+        self.namespace = check_name(namespace, "namespace")
+        self._owner = None if owner is None else check_name(owner, "owner")
+        self._io_timeout = check_number(io_timeout, "io_timeout", least=0.01)
+        self._clock = clock or SystemClock()
+        self._stream = Stream(observers)
+        self._require = _registry.check_require(require)
+        self._closed = False
+        self._begin()
+        _registry.check_promises(self.capabilities, self._require)
+        _registry.remember(self)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the store can do and promises."""
+        return self._store.capabilities
+
+    def lock(
+        self,
+        resource: str,
+        *,
+        ttl: float = 30.0,
+        timeout: float | None = None,
+        reentrant: bool = False,
+        fair: bool | None = None,
+        min_hold: float = 0.0,
+        max_hold: float | None = None,
+        renew: bool = True,
+        owner: str | None = None,
+        on_lost: Callable[[Lease], Any] | None = None,
+    ) -> Lock:
+        """Describe an exclusive lock; nothing is sent before it is acquired.
+
+        Raises: ValueError for a bad argument; Unsupported if the store cannot do it.
+        """
+        return Lock(
+            self,
+            resource,
+            ttl=ttl,
+            timeout=timeout,
+            reentrant=reentrant,
+            fair=fair,
+            min_hold=min_hold,
+            max_hold=max_hold,
+            renew=renew,
+            owner=owner,
+            on_lost=on_lost,
+        )
+
+    async def ready(self) -> None:
+        """Open the store and check its promises now instead of on first use.
+
+        Raises: StoreError; StoreUnavailable.
+        """
+        self._check_open()
+        await self._store.ready()
+        _registry.check_promises(self.capabilities, self._require)
+
+    async def inspect(self, prefix: str = "") -> list[ResourceState]:
+        """Show who holds and who waits for the resources whose names begin with `prefix`."""
+        self._check_open()
+        return await self._store.inspect(prefix)
+
+    async def close(self, timeout: float = _CLOSE_SECONDS) -> None:
+        """Release what is held, withdraw what waits, end every thread, task and socket. May be called twice."""
+        seconds = check_number(timeout, "timeout")
+        if self._closed:
+            return
+        self._closed = self._site.closing = True
+        clock = SystemClock()  # real time, whatever clock the leases live by
+        until = clock.now() + seconds
+        pause = 0.001
+        while self._site.under_way > 0 and clock.now() < until:
+            self._store.interrupt()
+            await runtime.sleep(clock, clock.now() + pause)
+            pause = min(0.05, pause * 2)
+        try:
+            await self._keeper.close(max(0.0, until - clock.now()))
+        finally:
+            await self._store.close()
+
+    async def __aenter__(self) -> Client:
+        self._check_open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<holdfast client of {self.url} namespace={self.namespace!r}>"
+
+    async def _acquire(self, lock: Lock, timeout: float | None) -> Lease:
+        if self._closed:
+            self._check_open()
+        self._home.check()
+        actor = runtime.actor()
+        hold = self._held.find(actor.number, lock.resource)
+        if hold is not None:
+            return self._again(lock, hold)
+        holder = f"{self._id}.{actor.number}.{os.urandom(8).hex()}"
+        owner = lock.owner or self._owner or f"{self._label}:{actor.label}"
+        claim = Claim(
+            lock.resource, holder, lock.weight, lock.capacity, lock.ttl, owner, None, lock.fair, lock.detached
+        )
+        token, asked, deadline = await acquire(self._site, claim, timeout)
+        renew_until = asked + lock.max_hold if lock.renew else -inf
+        hold = Hold(self._keeper, claim, token, asked, deadline, actor.number, lock.min_hold, renew_until)
+        lease = Lease(hold, lock.on_lost)
+        self._keeper.add(hold)
+        return lease
+
+    def _again(self, lock: Lock, hold: Hold) -> Lease:
+        """Re-enter what this actor holds: a new handle on the same hold, with the same token."""
+        if lock.reentrant:
+            return Lease(hold, lock.on_lost)
+        raise Deadlock(
+            f"this thread or task already holds {lock.resource!r} (token {hold.token}) and would wait for itself; "
+            "pass the lease on, or use lock(..., reentrant=True)",
+            resource=lock.resource,
+            owner=hold.claim.owner,
+            token=hold.token,
+        )
+
+    def _begin(self) -> None:
+        """Start from nothing: at first, and again in a forked child, where the parent's parts must not be touched."""
+        self._id = os.urandom(8).hex()
+        self._label = f"{os.uname().nodename}:{os.getpid()}"
+        self._home = runtime.Home()
+        self._held = Held()
+        factory: StoreFactory = _registry.find_store(self.url.scheme, runtime.FLAVOUR)
+        self._store = factory(self.url, namespace=self.namespace, io_timeout=self._io_timeout, clock=self._clock)
+        self._keeper = Keeper(self._store, self._clock, self._stream, self.namespace, self._held)
+        self._site = Site(self._store, self._keeper, self._clock, self._stream, self.namespace, self._io_timeout)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise LockError(f"this client of {self.url} is closed; connect() again")
+        self._home.check()
+
+
+def connect(
+    url: str | None = None,
+    *,
+    namespace: str = "default",
+    owner: str | None = None,
+    require: str | None = None,
+    observers: Iterable[Observer] = (),
+    io_timeout: float = 1.0,
+) -> Client:
+    """Return a client of the store at `url`: else of $HOLDFAST_URL, else of a SQLite file of this user.
+
+    Does no I/O. `require="correctness"` insists on a store whose tokens rise through every fault it can have.
+
+    Raises: ValueError for a bad URL or argument, or for an unknown scheme; StoreError if what it needs is not installed
+    or if it cannot promise what is required.
+    """
+    return Client(
+        _registry.find_url(url, require),
+        namespace=namespace,
+        owner=owner,
+        require=require,
+        observers=observers,
+        io_timeout=io_timeout,
+    )

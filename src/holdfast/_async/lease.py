@@ -1,0 +1,316 @@
+"""Leases: what an acquire gives. A hold is the granted claim; leases are handles on it."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from ..core.claim import MAX, Claim, Lost, Renewed
+from ..core.fence import Fence
+from ..core.lease import EXITS, Ending, Fact, Raise, State
+from ..core.names import check_timeout
+from ..core.timing import renew_time
+from ..errors import LeaseLost, NotHeld, StoreUnavailable, Unsupported
+from . import runtime
+
+if TYPE_CHECKING:
+    from .keeper import Keeper
+
+_LIVE = (State.HELD, State.AT_RISK)
+
+
+class Hold:
+    """A granted claim as this process sees it. The keeper knows it weakly, its leases keep it alive."""
+
+    __slots__ = (
+        "__weakref__",
+        "actor",
+        "cause",
+        "claim",
+        "deadline",
+        "due",
+        "granted",
+        "keeper",
+        "leases",
+        "min_hold",
+        "pid",
+        "renew_until",
+        "renewing",
+        "signal",
+        "state",
+        "token",
+    )
+
+    def __init__(
+        self,
+        keeper: Keeper,
+        claim: Claim,
+        token: int,
+        asked: float,
+        deadline: float,
+        actor: int,
+        min_hold: float,
+        renew_until: float,
+    ) -> None:
+        self.keeper = keeper
+        self.claim = claim
+        self.token = token
+        self.granted = asked
+        self.deadline = deadline
+        self.actor = actor
+        self.min_hold = min_hold
+        self.renew_until = renew_until  # -inf: never renewed
+        self.due = renew_time(asked, claim.ttl) if renew_until > asked else deadline
+        self.renewing = False
+        self.state = State.HELD
+        self.cause = ""
+        self.pid = keeper.pid
+        self.leases: list[weakref.ref[Lease]] = []
+        self.signal: runtime.Signal | None = None
+
+    def look(self) -> State:
+        """Return the state as of now. The clock decides, not the keeper: after a pause the body may run first."""
+        if self.state in _LIVE and self.keeper.clock.now() >= self.deadline:
+            self.keeper.learn(self, Fact.LATE)
+        return self.state
+
+    def keep(self) -> float:
+        """Return how long the claim has to stay taken when it is released now."""
+        return max(0.0, self.granted + self.min_hold - self.keeper.clock.now()) if self.min_hold else 0.0
+
+    def __del__(self) -> None:
+        # Runs anywhere, even in a thread that holds one of our locks: take none here.
+        if self.state in _LIVE and self.pid == os.getpid():
+            self.keeper.dropped(self)
+
+
+class Held:
+    """Which holds each actor has, so that it cannot wait for itself. Takes no lock: see Hold.__del__."""
+
+    __slots__ = ("_holds",)
+
+    def __init__(self) -> None:
+        self._holds: dict[tuple[int, str], weakref.ref[Hold]] = {}
+
+    def add(self, hold: Hold, ref: weakref.ref[Hold]) -> None:
+        """Note that the actor has this hold now."""
+        self._holds[hold.actor, hold.claim.resource] = ref
+
+    def find(self, actor: int, resource: str) -> Hold | None:
+        """Return the hold that this actor has on the resource, if it is not lost."""
+        ref = self._holds.get((actor, resource))
+        hold = None if ref is None else ref()
+        return hold if hold is not None and hold.look() in _LIVE else None
+
+    def forget(self, hold: Hold) -> None:
+        """Note that a hold has ended."""
+        key = (hold.actor, hold.claim.resource)
+        ref = self._holds.get(key)
+        # Another hold may have come in its place; a dying one is no longer reachable through its reference.
+        if ref is not None and ((found := ref()) is None or found is hold):
+            self._holds.pop(key, None)
+
+
+class Lease:
+    """A hold on a resource. Enter it, or release it; ask it before every step that must not be done without it."""
+
+    __slots__ = ("__weakref__", "_body", "_hold", "_on_lost", "_released")
+
+    def __init__(self, hold: Hold, on_lost: Callable[[Lease], Any] | None = None) -> None:
+        self._hold = hold
+        self._on_lost = on_lost
+        self._body: runtime.Body | None = None
+        self._released = False
+        hold.leases.append(weakref.ref(self))
+
+    @property
+    def resource(self) -> str:
+        """The name that is locked."""
+        return self._hold.claim.resource
+
+    @property
+    def token(self) -> int:
+        """The fencing token: larger than that of every earlier holder."""
+        return self._hold.token
+
+    @property
+    def owner(self) -> str:
+        """The label that others see."""
+        return self._hold.claim.owner
+
+    @property
+    def ttl(self) -> float:
+        """The length of the lease in seconds."""
+        return self._hold.claim.ttl
+
+    @property
+    def fence(self) -> Fence:
+        """The proof for guards and headers; it can be pickled and sent.
+
+        Raises: Unsupported for permits, several of which are valid at once.
+        """
+        claim = self._hold.claim
+        if claim.capacity < MAX:
+            raise Unsupported(
+                f"{self.resource!r} is held with {claim.capacity} permits, so no fence can tell a stale holder from a "
+                "live one; guard the resource with a lock",
+                **self._facts(),
+            )
+        return Fence(self._hold.keeper.namespace, claim.resource, self._hold.token, claim.shared)
+
+    @property
+    def state(self) -> str:
+        """`held`, `at risk`, `lost` or `released`, as of now."""
+        if self._released and self._hold.state is not State.LOST:
+            return State.RELEASED.value
+        return self._hold.look().value
+
+    @property
+    def lost(self) -> bool:
+        """Tell whether the lease ended before it was released; compares the clock at every read."""
+        if self._hold.pid != os.getpid():
+            return True
+        return self._hold.look() is State.LOST
+
+    @property
+    def remaining(self) -> float:
+        """Seconds until the lease is lost unless it is renewed."""
+        hold = self._hold
+        return max(0.0, hold.deadline - hold.keeper.clock.now()) if self.state in ("held", "at risk") else 0.0
+
+    def check(self) -> None:
+        """Return if the lease is held.
+
+        Raises: LeaseLost if it was lost; NotHeld if it was released or belongs to another process.
+        """
+        hold = self._hold
+        self._check_process()
+        if self._released:
+            raise NotHeld(f"the lease on {self.resource!r} was released", **self._facts())
+        state = hold.state
+        # The common case first: this stands in inner loops.
+        if (state is State.HELD or state is State.AT_RISK) and hold.keeper.clock.now() < hold.deadline:
+            return
+        state = hold.look()
+        if state is State.LOST:
+            self._raise_lost()
+        raise NotHeld(f"the lease on {self.resource!r} was released when its client was closed", **self._facts())
+
+    async def renew(self) -> None:
+        """Renew now, without waiting for the keeper.
+
+        Raises: LeaseLost; StoreUnavailable when the outcome is unknown: the lease then ends at its old deadline.
+        """
+        self.check()
+        hold = self._hold
+        asked = hold.keeper.clock.now()
+        (answer,) = await hold.keeper.store.renew([hold.claim])
+        hold.keeper.renewed(hold, answer, asked)
+        if isinstance(answer, Renewed | Lost):
+            return self.check()
+        raise StoreUnavailable(
+            f"the renewal of {self.resource!r} went unanswered ({answer.cause}); "
+            f"the lease is lost in {self.remaining:.1f} s unless a later one succeeds",
+            **self._facts(),
+        )
+
+    async def release(self) -> None:
+        """Give the resource back. Releasing twice does nothing.
+
+        Raises: LeaseLost if the lease was lost before; NotHeld in a forked child.
+        """
+        if not self._released:
+            self._check_process()
+            if not await self._give_back():
+                self._raise_lost()
+
+    async def wait_lost(self, timeout: float | None = None) -> bool:
+        """Wait until the lease is lost (True); False when it was released, or not lost within the timeout."""
+        seconds = check_timeout(timeout)
+        keeper, hold = self._hold.keeper, self._hold
+        if hold.signal is None:
+            hold.signal = runtime.Signal()
+        until = float("inf") if seconds is None else keeper.clock.now() + seconds
+        while hold.look() in _LIVE and keeper.clock.now() < until:
+            await hold.signal.wait(keeper.clock, min(until, hold.deadline))
+        return hold.look() is State.LOST
+
+    async def __aenter__(self) -> Lease:
+        self.check()  # the body never starts without a lease
+        if self._body is not None:
+            raise NotHeld(f"the lease on {self.resource!r} is entered already; acquire once more", **self._facts())
+        self._body = runtime.Body()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        body, self._body = self._body, None
+        if body is None:
+            raise NotHeld(f"the lease on {self.resource!r} is not entered", **self._facts())
+        if self._hold.pid != os.getpid():
+            return  # a forked child leaves its parent's `with`: nothing here is its to release
+        lost = self.lost
+        ending = await body.ended(error)
+        if not self._released:
+            lost = not await self._give_back() or lost
+        self._leave(ending, lost, error)
+
+    def _leave(self, ending: Ending, lost: bool, error: BaseException | None) -> None:
+        match EXITS[ending, lost]:
+            case Raise.LEASE_LOST:
+                self._raise_lost(error)
+            case Raise.BODY_WITH_NOTE if error is not None:
+                error.add_note(f"holdfast: meanwhile {self._lost_message()}")
+
+    async def _give_back(self) -> bool:
+        """Release at the store unless another lease shares the hold; False if the lease was lost."""
+        hold, keeper = self._hold, self._hold.keeper
+        self._released = True
+        hold.leases[:] = [ref for ref in hold.leases if (lease := ref()) is not None and not lease._released]
+        if hold.look() is State.LOST:
+            return False
+        if hold.leases or hold.state is State.RELEASED:
+            return True
+        return await keeper.release(hold)
+
+    def _told(self, message: str) -> None:
+        """Learn of the loss: stop the body and call on_lost. Called by the keeper, once."""
+        if self._body is not None:
+            self._body.cancel(message)
+        if self._on_lost is not None:
+            self._on_lost(self)
+
+    def _spare(self) -> None:
+        """Do not cancel the body for a loss that it is finding out itself, right now."""
+        if self._body is not None and self._body.runs_here():
+            self._body.spare()
+
+    def _check_process(self) -> None:
+        if self._hold.pid != os.getpid():
+            raise NotHeld(
+                f"the lease on {self.resource!r} belongs to process {self._hold.pid}, which forked this one; "
+                "acquire in this process",
+                **self._facts(),
+            )
+
+    def _facts(self) -> dict[str, Any]:
+        return {"resource": self.resource, "owner": self.owner, "token": self.token}
+
+    def _lost_message(self) -> str:
+        return (
+            f"the lease on {self.resource!r} (token {self.token}) was lost: {self._hold.cause}; "
+            "another may hold it now, so what was done since needs a guard"
+        )
+
+    def _raise_lost(self, cause: BaseException | None = None) -> NoReturn:
+        raise LeaseLost(self._lost_message(), **self._facts()) from cause
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a lease belongs to this process and cannot be pickled; send lease.fence instead")
+
+    def __repr__(self) -> str:
+        return f"<Lease {self.resource!r} token={self.token} {self.state}>"

@@ -1,0 +1,156 @@
+"""The lock: describes what to acquire. Tokens and loss live on the lease."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Awaitable, Callable
+from math import inf
+from types import EllipsisType, TracebackType
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from ..core.claim import MAX
+from ..core.names import check_flag, check_name, check_number, check_timeout, check_ttl
+from ..errors import AcquireTimeout, NotHeld, Unsupported
+from . import runtime
+from .lease import Lease
+from .runtime import Acquiring
+
+if TYPE_CHECKING:
+    from .client import Client
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Lock:
+    """An exclusive lock on a resource. Immutable but for the leases entered through it: share it as you like."""
+
+    def __init__(
+        self,
+        client: Client,
+        resource: str,
+        *,
+        ttl: float = 30.0,
+        timeout: float | None = None,
+        reentrant: bool = False,
+        fair: bool | None = None,
+        min_hold: float = 0.0,
+        max_hold: float | None = None,
+        renew: bool = True,
+        owner: str | None = None,
+        on_lost: Callable[[Lease], Any] | None = None,
+    ) -> None:
+        self._client = client
+        self.resource = check_name(resource)
+        self.ttl = check_ttl(ttl)
+        self.timeout = check_timeout(timeout)
+        self.reentrant = check_flag(reentrant, "reentrant")
+        self.renew = check_flag(renew, "renew")
+        self.min_hold = check_number(min_hold, "min_hold")
+        self.max_hold = inf if max_hold is None else check_number(max_hold, "max_hold", rule=" (or None: no limit)")
+        self.owner = None if owner is None else check_name(owner, "owner")
+        if on_lost is not None and not callable(on_lost):
+            raise ValueError(f"on_lost is called with the lease; {on_lost!r} cannot be called")
+        self.on_lost = on_lost
+        if self.min_hold > self.ttl:
+            raise ValueError(
+                f"min_hold={min_hold!r} exceeds ttl={ttl!r}: it could not be kept if the holder died; raise the ttl"
+            )
+        self.weight = self.capacity = MAX
+        # Neither the death of the holder nor close() may free what was promised to stay taken.
+        self.detached = not self.renew or self.min_hold > 0
+        self.fair = self._supported(fair)
+        self._entered: dict[int, list[Lease]] = {}
+
+    def acquire(self, timeout: float | EllipsisType | None = ...) -> Acquiring:
+        """Wait for the resource and return the lease. `timeout` overrides the lock's: None for ever, 0 asks once.
+
+        Raises: AcquireTimeout; StoreUnavailable; Deadlock if this actor holds it already.
+        """
+        return runtime.acquiring(self._acquire(self.timeout if timeout is ... else check_timeout(timeout)))
+
+    async def try_acquire(self, timeout: float | None = 0) -> Lease | None:
+        """Return the lease, or None if the resource stays busy for the timeout. Every other trouble raises."""
+        seconds = check_timeout(timeout)
+        try:
+            return await self._acquire(seconds)
+        except AcquireTimeout:
+            return None
+
+    async def __aenter__(self) -> Lease:
+        lease = await self._acquire(self.timeout)
+        await lease.__aenter__()
+        self._entered.setdefault(runtime.actor().number, []).append(lease)
+        return lease
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._leave().__aexit__(kind, error, trace)
+
+    def __call__(self, function: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+        """Decorate a function: it runs under the lock and gets the lease as `lease`, if it has that parameter."""
+        runtime.check_function(function, f"lock({self.resource!r})")
+        wanted = inspect.signature(function).parameters.get("lease")
+        pass_lease = wanted is not None and wanted.kind is inspect.Parameter.KEYWORD_ONLY
+
+        @functools.wraps(function)
+        async def locked(*args: P.args, **kwargs: P.kwargs) -> T:
+            async with self.acquire() as lease:
+                if pass_lease:
+                    kwargs["lease"] = lease
+                return await function(*args, **kwargs)
+
+        return locked
+
+    async def _acquire(self, timeout: float | None) -> Lease:
+        return await self._client._acquire(self, timeout)
+
+    def _leave(self) -> Lease:
+        """Take the lease that this `with` entered off its stack."""
+        here = runtime.actor().number
+        if here not in self._entered and len(self._entered) == 1:
+            # Some frameworks exit in another thread than they entered. With a single lease there is no doubt.
+            here = next(iter(self._entered))
+            if len(self._entered[here]) > 1:
+                here = -1
+        stack = self._entered.get(here)
+        if not stack:
+            raise NotHeld(
+                f"cannot tell which lease on {self.resource!r} this `with` entered: it was entered in another thread "
+                "or task; use `with lock.acquire() as lease`, which may be exited anywhere",
+                resource=self.resource,
+            )
+        lease = stack.pop()
+        if not stack:
+            del self._entered[here]
+        return lease
+
+    def _supported(self, fair: bool | None) -> bool:
+        can = self._client.capabilities
+        if self.ttl < can.min_ttl or self.ttl > can.max_ttl:
+            raise Unsupported(
+                f"{can.store} keeps leases of {can.min_ttl:g} to {can.max_ttl:g} s, not of ttl={self.ttl:g}",
+                resource=self.resource,
+            )
+        if self.detached and not can.detached:
+            raise Unsupported(
+                f"{can.store} cannot keep a claim past its client, which renew=False and min_hold need; "
+                "use redis://, postgresql://, etcd:// or sqlite://",
+                resource=self.resource,
+            )
+        if fair is None:
+            return can.fair
+        if check_flag(fair, "fair"):
+            if not can.fair:
+                raise Unsupported(
+                    f"{can.store} cannot queue fairly; use redis:// or etcd://, or pass fair=False",
+                    resource=self.resource,
+                )
+        elif not can.unfair:
+            raise Unsupported(f"{can.store} serves in order only; leave fair= out", resource=self.resource)
+        return fair
+
+    def __repr__(self) -> str:
+        return f"<Lock {self.resource!r} ttl={self.ttl:g}>"

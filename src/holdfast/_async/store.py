@@ -1,0 +1,92 @@
+"""The whole interface between holdfast and where claims live. Behaviour is described here, and nowhere again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from .._clock import Clock
+from ..core.claim import Answer, Claim, Record, Renewal, ResourceState, Waiting
+from ..core.fence import Fence
+from ..core.promises import Capabilities
+from ..core.urls import StoreURL
+
+
+class Store(Protocol):
+    """Keeps the queue of claims of one namespace.
+
+    Every exchange with a server ends within `io_timeout`: with an answer, or with StoreUnavailable when the outcome is
+    unknown. StoreError says that asking again is pointless. A store is made without I/O and opens itself on first use.
+    """
+
+    capabilities: Capabilities
+
+    async def ready(self) -> None:
+        """Open the store and check that it can keep what its capabilities say.
+
+        Raises: StoreError with what is wrong; StoreUnavailable.
+        """
+        ...
+
+    async def claim(self, claim: Claim, queue: bool = True) -> Answer:
+        """Ask for the resource, or ask again. Idempotent per holder: a claim sent twice is one claim.
+
+        A claim that has to wait keeps its place in line for `capabilities.waiting_life` seconds after it last asked.
+        `queue=False` leaves nothing behind unless it is granted.
+        """
+        ...
+
+    async def wait(self, claim: Claim, waiting: Waiting, until: float) -> None:
+        """Return when asking again is worthwhile, at `until` at the latest. May return early, never misses a wake-up
+        that came after the answer `waiting`.
+        """
+        ...
+
+    async def renew(self, claims: Sequence[Claim]) -> list[Renewal]:
+        """Prolong granted claims, as few round trips as possible; one answer for each, in order.
+
+        What has ended is never re-created.
+        """
+        ...
+
+    async def release(self, resource: str, holder: str, keep: float = 0.0) -> bool:
+        """End a granted claim or withdraw a waiting one; False if the store does not have it.
+
+        With `keep` a granted claim stays taken for that many seconds, as a detached one.
+        """
+        ...
+
+    async def inspect(self, prefix: str = "") -> list[ResourceState]:
+        """Show the resources that are held or waited for, sorted by name: a view for people, never used to decide."""
+        ...
+
+    async def watch(self, resource: str, seen: ResourceState | None, until: float) -> None:
+        """Return when the resource's holders may differ from those in `seen`, at `until` at the latest."""
+        ...
+
+    async def read(self, key: str) -> Record | None:
+        """Return what the fenced register holds."""
+        ...
+
+    async def write(self, key: str, value: str, fence: Fence, keep: float | None = None) -> None:
+        """Set the fenced register, durably, and forget the value after `keep` seconds (None: never).
+
+        Raises: StaleToken if it has seen a newer token.
+        """
+        ...
+
+    def interrupt(self) -> None:
+        """Make every wait and watch under way return at once. Safe in any thread."""
+        ...
+
+    async def close(self) -> None:
+        """Give up connections, threads and sockets; claims stay as they are. May be called twice."""
+        ...
+
+
+class StoreFactory(Protocol):
+    """What a scheme stands for: a class, or any callable of this shape. It does no I/O."""
+
+    def __call__(self, url: StoreURL, *, namespace: str, io_timeout: float, clock: Clock) -> Store:
+        """Make the store of this address."""
+        ...

@@ -1,0 +1,110 @@
+"""memory://NAME: the pure queue itself, for one process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+
+from ..._clock import Clock
+from ..._memory import room
+from ...core.claim import Answer, Claim, Record, Renewal, ResourceState, Waiting, changed, find
+from ...core.fence import Fence
+from ...core.promises import KEEPS_ALL, Capabilities, Fault, Scope
+from ...core.urls import StoreURL
+from .. import runtime
+
+_CAPABILITIES = Capabilities(
+    store="memory",
+    scope=Scope.PROCESS,
+    faults={Fault.CLIENT_PAUSE: KEEPS_ALL, Fault.CLIENT_CRASH: KEEPS_ALL, Fault.CLOCK_STEP: KEEPS_ALL},
+)
+
+
+class MemoryStore:
+    """Claims in the memory of this process."""
+
+    capabilities = _CAPABILITIES
+
+    def __init__(self, url: StoreURL, *, namespace: str, io_timeout: float, clock: Clock) -> None:
+        url.allow()
+        if url.path or len(url.hosts) > 1:
+            raise ValueError(f"write memory:// or memory://NAME, not {url}")
+        self._room = room(url.hosts[0][0] if url.hosts else "")
+        self._namespace = namespace
+        self._clock = clock
+        self._bells: dict[str, runtime.Signal] = {}
+        self._watching: set[runtime.Signal] = set()
+
+    async def ready(self) -> None:
+        """There is nothing to open."""
+
+    async def claim(self, claim: Claim, queue: bool = True) -> Answer:
+        """See Store."""
+        bell = self._bells.get(claim.holder)
+        if bell is None:
+            bell = runtime.Signal()
+        bell.clear()
+        clock = self._clock
+        answer = self._room.claim(
+            self._namespace, claim, queue, bell, clock.now(), clock.wall_us(), self.capabilities.waiting_life
+        )
+        if isinstance(answer, Waiting) and queue:
+            self._bells[claim.holder] = bell
+        else:
+            self._bells.pop(claim.holder, None)
+        return answer
+
+    async def wait(self, claim: Claim, waiting: Waiting, until: float) -> None:
+        """See Store."""
+        bell = self._bells.get(claim.holder)
+        if bell is not None:
+            await bell.wait(self._clock, until)
+
+    async def renew(self, claims: Sequence[Claim]) -> list[Renewal]:
+        """See Store."""
+        return self._room.renew(self._namespace, claims, self._clock.now())
+
+    async def release(self, resource: str, holder: str, keep: float = 0.0) -> bool:
+        """See Store."""
+        self._bells.pop(holder, None)
+        return self._room.release(self._namespace, resource, holder, keep, self._clock.now())
+
+    async def inspect(self, prefix: str = "") -> list[ResourceState]:
+        """See Store."""
+        return self._room.inspect(self._namespace, prefix, self._clock.now())
+
+    async def watch(self, resource: str, seen: ResourceState | None, until: float) -> None:
+        """See Store."""
+        bell = runtime.Signal()
+        self._room.watch(self._namespace, resource, bell)
+        self._watching.add(bell)
+        try:
+            while self._clock.now() < until:
+                state = find(await self.inspect(resource), resource)
+                if changed(seen, state):
+                    return
+                # An expiry changes the holders without anybody doing anything.
+                left = min((claim.left for claim in state.holders), default=inf) if state is not None else inf
+                if await bell.wait(self._clock, min(until, self._clock.now() + left)):
+                    return
+        finally:
+            self._watching.discard(bell)
+            self._room.unwatch(self._namespace, resource, bell)
+
+    async def read(self, key: str) -> Record | None:
+        """See Store."""
+        return self._room.read(self._namespace, key, self._clock.now())
+
+    async def write(self, key: str, value: str, fence: Fence, keep: float | None = None) -> None:
+        """See Store."""
+        expires = inf if keep is None else self._clock.now() + keep
+        self._room.write(self._namespace, key, value, fence, expires)
+
+    def interrupt(self) -> None:
+        """See Store."""
+        for bell in (*self._bells.values(), *self._watching):
+            bell.set()
+
+    async def close(self) -> None:
+        """See Store."""
+        self._bells.clear()

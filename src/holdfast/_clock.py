@@ -1,0 +1,47 @@
+"""The clock that leases are judged by: one that goes on while the machine sleeps."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+# CLOCK_MONOTONIC stands still while a Linux machine is suspended, and a lease does not. macOS has no
+# CLOCK_BOOTTIME, but its CLOCK_MONOTONIC goes on.
+_CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+# Kernel timers do stand still while the machine is suspended: nobody sleeps longer than this without a look.
+_LONGEST_SLEEP = 5.0
+
+
+class Clock(Protocol):
+    """Where time comes from; tests drive their own."""
+
+    def now(self) -> float:
+        """Return seconds since some fixed point, the same for all processes of this boot."""
+        ...
+
+    def wall_us(self) -> int:
+        """Return CLOCK_REALTIME in microseconds, for tokens alone."""
+        ...
+
+    def patience(self, left: float) -> float:
+        """Return how many real seconds to sleep before looking at this clock again."""
+        ...
+
+
+class SystemClock:
+    """The clock of this machine."""
+
+    __slots__ = ()
+
+    def now(self) -> float:
+        """Return the boot-time clock."""
+        return time.clock_gettime(_CLOCK)
+
+    def wall_us(self) -> int:
+        """Return the wall clock in microseconds."""
+        return time.time_ns() // 1000
+
+    def patience(self, left: float) -> float:
+        """Sleep as long as is left, but never so long that a suspended machine goes unnoticed."""
+        return min(left, _LONGEST_SLEEP)

@@ -1,0 +1,142 @@
+"""Rooms: the shared state of `memory://` stores, the same for both flavours and for all clients of this process."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol
+
+from .core.claim import Answer, Claim, Granted, Lost, Record, Renewal, Renewed, ResourceState, Waiting
+from .core.fence import Fence, Seen, enter
+from .core.queue import Queue, Step
+
+
+class Bell(Protocol):
+    """What wakes a waiter: a signal of either flavour."""
+
+    def set(self) -> None:
+        """Wake it."""
+        ...
+
+
+class _Register(NamedTuple):
+    value: str
+    token: int
+    seen: Seen
+    expires: float
+
+
+class Room:
+    """Queues and registers by (namespace, name), under one lock that is never held across an await."""
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._queues: dict[tuple[str, str], Queue] = {}
+        self._registers: dict[tuple[str, str], _Register] = {}
+        self._bells: dict[str, Bell] = {}
+        self._watchers: dict[tuple[str, str], set[Bell]] = {}
+        self._floor = 0  # the highest counter of any queue that was forgotten
+
+    def claim(
+        self, namespace: str, claim: Claim, queue: bool, bell: Bell, now: float, clock_us: int, waiting_life: float
+    ) -> Answer:
+        """Claim, and note whom to wake when it becomes grantable."""
+        with self._mutex:
+            key = (namespace, claim.resource)
+            step = self._step(key, self._queue(key).claim(claim, now, clock_us, waiting_life, queue=queue))
+            assert isinstance(step.answer, Granted | Waiting)
+            if isinstance(step.answer, Waiting) and queue:
+                self._bells[claim.holder] = bell
+            else:
+                self._bells.pop(claim.holder, None)
+            return step.answer
+
+    def renew(self, namespace: str, claims: Iterable[Claim], now: float) -> list[Renewal]:
+        """Renew each claim."""
+        answers: list[Renewal] = []
+        with self._mutex:
+            for claim in claims:
+                key = (namespace, claim.resource)
+                answer = self._step(key, self._queue(key).renew(claim.holder, now)).answer
+                assert isinstance(answer, Renewed | Lost)
+                answers.append(answer)
+        return answers
+
+    def release(self, namespace: str, resource: str, holder: str, keep: float, now: float) -> bool:
+        """Release or withdraw."""
+        with self._mutex:
+            key = (namespace, resource)
+            return self._step(key, self._queue(key).release(holder, now, keep)).answer is True
+
+    def inspect(self, namespace: str, prefix: str, now: float) -> list[ResourceState]:
+        """Show what is held or waited for."""
+        with self._mutex:
+            states = [
+                queue.state(resource, now)
+                for (space, resource), queue in sorted(self._queues.items())
+                if space == namespace and resource.startswith(prefix)
+            ]
+        return [state for state in states if state.holders or state.waiters]
+
+    def watch(self, namespace: str, resource: str, bell: Bell) -> None:
+        """Ring the bell at every change of the resource from now on."""
+        with self._mutex:
+            self._watchers.setdefault((namespace, resource), set()).add(bell)
+
+    def unwatch(self, namespace: str, resource: str, bell: Bell) -> None:
+        """Ring it no more."""
+        with self._mutex:
+            bells = self._watchers.get((namespace, resource), set())
+            bells.discard(bell)
+            if not bells:
+                self._watchers.pop((namespace, resource), None)
+
+    def read(self, namespace: str, key: str, now: float) -> Record | None:
+        """Read a register."""
+        with self._mutex:
+            register = self._registers.get((namespace, key))
+        return None if register is None or register.expires <= now else Record(register.value, register.token)
+
+    def write(self, namespace: str, key: str, value: str, fence: Fence, expires: float) -> None:
+        """Write a register through its fence."""
+        with self._mutex:
+            known = self._registers.get((namespace, key))
+            seen = enter(known.seen if known is not None else Seen(), fence)
+            self._registers[namespace, key] = _Register(value, fence.token, seen, expires)
+
+    def _queue(self, key: tuple[str, str]) -> Queue:
+        queue = self._queues.get(key)
+        if queue is None:
+            queue = self._queues[key] = Queue(counter=self._floor)
+        return queue
+
+    def _step(self, key: tuple[str, str], step: Step) -> Step:
+        for entry in step.drop:
+            if (bell := self._bells.pop(entry.claim.holder, None)) is not None:
+                bell.set()
+        for entry in step.wake:
+            if (bell := self._bells.get(entry.claim.holder)) is not None:
+                bell.set()
+        if step.put or step.drop:
+            for bell in self._watchers.get(key, ()):
+                bell.set()
+        queue = self._queues[key]
+        if not queue.entries:
+            # Tokens go on rising from the floor, so that unused resources cost nothing.
+            self._floor = max(self._floor, queue.counter)
+            del self._queues[key]
+        return step
+
+
+_rooms: dict[str, Room] = {}
+
+
+def room(name: str) -> Room:
+    """Return the room of this name, the same one for the whole process."""
+    return _rooms.setdefault(name, Room())
+
+
+# What a forked child inherits is a copy that no longer excludes anybody: it starts with empty rooms.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_rooms.clear)

@@ -1,0 +1,103 @@
+"""Bells: datagram sockets that wake a waiter in any process. A lost ring costs time, never safety."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from pathlib import Path
+
+_LONGEST = 100  # bytes of a socket's address that every system takes; Linux ends at 107
+
+
+class Bell:
+    """The socket of one waiter, in a directory beside the database."""
+
+    def __init__(self, tower: Tower) -> None:
+        self.name = os.urandom(6).hex()
+        self._tower = tower
+        self._pid = os.getpid()
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            self._socket.setblocking(False)
+            self._socket.bind(tower.address(self.name))
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def fileno(self) -> int:
+        """Return what becomes readable when the bell is rung."""
+        return self._socket.fileno()
+
+    def hush(self) -> None:
+        """Forget the rings so far."""
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                self._socket.recv(16)
+
+    def close(self) -> None:
+        """Take the bell down; a forked child leaves its parent's name alone."""
+        self._socket.close()
+        if self._pid == os.getpid():
+            self._tower.remove(self.name)
+
+
+class Tower:
+    """The directory of bells of one database."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._fd: int | None = None
+        self._socket: socket.socket | None = None
+
+    def bell(self) -> Bell | None:
+        """Hang up a new bell; None where the system has no such sockets: the waiter then polls."""
+        for _ in range(3):
+            try:
+                self._folder.mkdir(mode=0o700, exist_ok=True)
+                return Bell(self)
+            except FileNotFoundError:  # the last one out removed the directory in between
+                continue
+            except OSError:
+                break
+        return None
+
+    def ring(self, name: str) -> None:
+        """Wake a waiter, if it is still there."""
+        if not name:
+            return
+        if self._socket is None:
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            self._socket.setblocking(False)
+        try:
+            self._socket.sendto(b"!", self.address(name))
+        except ConnectionRefusedError:  # its process was killed and left the name behind
+            self.remove(name)
+        except OSError:
+            # Gone, or its buffer is full of rings it has not looked at: it will ask again either way.
+            pass
+
+    def address(self, name: str) -> str:
+        """Return the address of a bell; through an open directory where the path is too long for a socket."""
+        path = self._folder / name
+        if len(os.fsencode(path)) <= _LONGEST:
+            return str(path)
+        if self._fd is None:
+            self._fd = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        return f"/proc/self/fd/{self._fd}/{name}"
+
+    def remove(self, name: str) -> None:
+        """Take a name off the directory."""
+        with contextlib.suppress(OSError):
+            os.unlink(self._folder / name)
+
+    def close(self) -> None:
+        """Give up the sockets that rings go out of."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+        with contextlib.suppress(OSError):
+            self._folder.rmdir()  # the last one out

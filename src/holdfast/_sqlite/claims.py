@@ -1,0 +1,365 @@
+"""The verbs of the store on the tables. A free resource takes one statement; everything else asks the pure queue."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from .._clock import Clock
+from ..core.claim import LOST, Answer, Claim, Granted, Record, Renewal, Renewed, ResourceState, Waiting
+from ..core.fence import Fence, Seen, enter
+from ..core.queue import TOKEN_LIMIT, Entry, Queue, Step
+from . import host
+from .bells import Bell, Tower
+from .database import Database
+
+_FAIR, _DETACHED, _KEPT = 1, 2, 4
+_DAY = 86400.0
+_SWEEP_EVERY = 3600.0
+_MOST_WATCHED = 8  # processes ahead whose end wakes a waiter
+
+_COLUMNS = "seq, holder, token, weight, capacity, ttl, expires, flags, owner, value, place"
+
+# Takes a free resource: the row of seq 0 has no claim, and there is no other row.
+_TAKE = f"""
+INSERT INTO claims (namespace, resource, counter, token, {_COLUMNS.replace("token, ", "")})
+SELECT ?1, ?2, t, t, 0, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11
+FROM (SELECT max(?12, value + 1) AS t FROM meta WHERE key = 'floor') WHERE t < {TOKEN_LIMIT}
+ON CONFLICT DO UPDATE SET
+    counter = max(counter + 1, excluded.counter), token = max(counter + 1, excluded.counter),
+    holder = excluded.holder, weight = excluded.weight, capacity = excluded.capacity, ttl = excluded.ttl,
+    expires = excluded.expires, flags = excluded.flags, owner = excluded.owner, value = excluded.value,
+    place = excluded.place
+WHERE holder IS NULL AND counter < {TOKEN_LIMIT - 1}
+  AND NOT EXISTS (SELECT 1 FROM claims AS o WHERE o.namespace = ?1 AND o.resource = ?2 AND o.seq > 0)
+RETURNING token
+"""
+
+# Frees a resource that nobody else waits for or shares.
+_FREE = """
+UPDATE claims SET holder = NULL
+WHERE namespace = ?1 AND resource = ?2 AND seq = 0 AND holder = ?3 AND token > 0 AND expires > ?4 AND flags < 4
+  AND NOT EXISTS (SELECT 1 FROM claims AS o WHERE o.namespace = ?1 AND o.resource = ?2 AND o.seq > 0)
+"""
+
+_RENEW = """
+UPDATE claims SET expires = ?4 + ttl
+WHERE namespace = ?1 AND resource = ?2 AND holder = ?3 AND token > 0 AND expires > ?4 AND flags < 4
+"""
+
+_LOAD = f"SELECT {_COLUMNS}, counter FROM claims WHERE namespace = ? AND resource = ? ORDER BY seq"
+
+_PUT = f"""
+INSERT OR REPLACE INTO claims (namespace, resource, counter, {_COLUMNS})
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+
+
+class Claims:
+    """The claims and registers of one namespace in one file. Every method blocks for io_timeout at most."""
+
+    def __init__(
+        self, path: Path, namespace: str, clock: Clock, io_timeout: float, waiting_life: float, make_parents: bool
+    ) -> None:
+        self._database = Database(path, clock, io_timeout, make_parents)
+        self._namespace = namespace
+        self._clock = clock
+        self._waiting_life = waiting_life
+        self._tower = Tower(path.with_name(path.name + "-wake"))
+        self._process = host.process_id()
+        self._bells_mutex = threading.Lock()
+        self._bells: dict[str, Bell] = {}  # of claims that wait
+        self._idle: list[Bell] = []
+        self._ahead: dict[str, list[int]] = {}  # pids ahead of claims that wait
+        self._next_sweep = -inf
+
+    def open(self) -> None:
+        """Open and check the file."""
+        self._database.run(lambda connection: None)
+
+    def claim(self, claim: Claim, queue: bool) -> Answer:
+        """See Store."""
+        clock = self._clock
+        now = clock.now()
+        if now >= self._next_sweep:
+            self._sweep(now)
+        (resource, holder, weight, capacity, ttl, owner, value, _, _) = claim
+        flags = (_FAIR if claim.fair else 0) | (_DETACHED if claim.detached else 0)
+        row = (
+            self._namespace, resource, holder, weight, capacity, ttl, now + ttl, flags, owner, value, self._process,
+            clock.wall_us(),
+        )  # fmt: skip
+        # A claim that waits has a row: it cannot find the resource free.
+        if holder not in self._bells:
+            found = self._database.run(lambda connection: connection.execute(_TAKE, row).fetchall())
+            if found:
+                return Granted(found[0][0], ttl)
+        place = self._process + "|" + (self._bell(holder) if queue else "")
+        answer = self._step(resource, lambda waiting: self._claim_or_bury(waiting, claim, queue, place))
+        assert isinstance(answer, Granted | Waiting)
+        if isinstance(answer, Granted) or not queue:
+            self._hang_up(holder)
+        return answer
+
+    def renew(self, claims: Sequence[Claim]) -> list[Renewal]:
+        """See Store."""
+
+        def work(connection: sqlite3.Connection) -> list[Renewal]:
+            now = self._clock.now()
+            done = []
+            with self._database.transaction(connection):
+                for claim in claims:
+                    cursor = connection.execute(_RENEW, (self._namespace, claim.resource, claim.holder, now))
+                    done.append(cursor.rowcount)
+            return [Renewed(c.ttl) if n else LOST for c, n in zip(claims, done, strict=True)]
+
+        return self._database.run(work)
+
+    def release(self, resource: str, holder: str, keep: float) -> bool:
+        """See Store."""
+        if not keep and holder not in self._bells:
+            row = (self._namespace, resource, holder, self._clock.now())
+            if self._database.run(lambda connection: connection.execute(_FREE, row).rowcount, moved=False):
+                return True
+        answer = self._step(resource, lambda queue: queue.release(holder, self._clock.now(), keep))
+        self._hang_up(holder)
+        return answer is True
+
+    def inspect(self, prefix: str) -> list[ResourceState]:
+        """See Store."""
+        rows = self._database.run(
+            lambda connection: connection.execute(
+                f"SELECT {_COLUMNS}, counter, resource FROM claims WHERE namespace = ?1 "
+                "AND substr(resource, 1, length(?2)) = ?2 ORDER BY resource, seq",
+                (self._namespace, prefix),
+            ).fetchall()
+        )
+        queues: dict[str, Queue] = {}
+        for row in rows:
+            queue = queues.setdefault(row[12], Queue())
+            if row[0] == 0:
+                queue.counter = row[11]
+            if row[1] is not None:
+                queue.entries.append(_entry(row[12], row))
+        now = self._clock.now()
+        states = [queue.state(resource, now) for resource, queue in queues.items()]
+        return [state for state in states if state.holders or state.waiters]
+
+    def read(self, key: str) -> Record | None:
+        """See Store."""
+        row = self._database.run(
+            lambda connection: connection.execute(
+                "SELECT value, token, expires FROM registers WHERE namespace = ? AND key = ?", (self._namespace, key)
+            ).fetchone()
+        )
+        if row is None or (row[2] is not None and row[2] <= self._wall()):
+            return None
+        return Record(row[0], row[1])
+
+    def write(self, key: str, value: str, fence: Fence, keep: float | None) -> None:
+        """See Store."""
+
+        def work(connection: sqlite3.Connection) -> None:
+            with self._database.transaction(connection, durable=True):
+                row = connection.execute(
+                    "SELECT newest, exclusive FROM registers WHERE namespace = ? AND key = ?", (self._namespace, key)
+                ).fetchone()
+                seen = enter(Seen(*row) if row is not None else Seen(), fence)
+                expires = None if keep is None else self._wall() + keep
+                connection.execute(
+                    "INSERT OR REPLACE INTO registers VALUES (?, ?, ?, ?, ?, ?, ?)",
+                    (self._namespace, key, value, fence.token, seen.newest, seen.exclusive, expires),
+                )
+
+        self._database.run(work)
+
+    def watched(self, holder: str) -> tuple[int | None, list[int]]:
+        """Return what wakes a waiting claim: its bell's descriptor, and open pidfds of the processes ahead of it.
+
+        The caller closes the pidfds. A process that is gone already makes the bell ring.
+        """
+        with self._bells_mutex:
+            bell = self._bells.get(holder)
+        pidfds = []
+        if hasattr(os, "pidfd_open"):
+            for pid in self._ahead.get(holder, ()):
+                try:
+                    pidfds.append(os.pidfd_open(pid))
+                except ProcessLookupError:
+                    if bell is not None:
+                        self._tower.ring(bell.name)
+                except OSError:  # too many open files, or a kernel without pidfds: the waiting life has to do
+                    break
+        return (bell.fileno() if bell is not None else None), pidfds
+
+    def ring_all(self) -> None:
+        """Wake every waiter of this client."""
+        with self._bells_mutex:
+            names = [bell.name for bell in self._bells.values()]
+        for name in names:
+            self._tower.ring(name)
+
+    def close(self) -> None:
+        """Close the file and take down the bells."""
+        self._database.close()
+        with self._bells_mutex:
+            bells = [*self._bells.values(), *self._idle]
+            self._bells.clear()
+            self._idle.clear()
+        for bell in bells:
+            bell.close()
+        self._tower.close()
+
+    def _claim_or_bury(self, queue: Queue, claim: Claim, wait: bool, place: str) -> Step:
+        """Claim; if the dead stand in the way, bury them and claim again."""
+        now, clock_us = self._clock.now(), self._clock.wall_us()
+        step = queue.claim(claim, now, clock_us, self._waiting_life, queue=wait, place=place)
+        if not isinstance(step.answer, Waiting):
+            return step
+        mine = queue.find(claim.holder)
+        ahead = queue.ahead_of(mine.seq if mine is not None else queue.next_seq())
+        buried = self._bury(queue, ahead)
+        if buried:
+            again = queue.claim(claim, now, clock_us, self._waiting_life, queue=wait, place=place)
+            step = Step(again.answer, step.put + again.put, step.drop + buried + again.drop, queue.grantable())
+            ahead = queue.ahead_of(mine.seq if mine is not None else queue.next_seq())
+        pids = {host.pid_of(_process(entry), self._process) for entry in ahead} - {None}
+        self._ahead[claim.holder] = [pid for pid in pids if pid is not None][:_MOST_WATCHED]
+        return step
+
+    def _bury(self, queue: Queue, entries: Sequence[Entry]) -> tuple[Entry, ...]:
+        """Drop the claims of dead processes among these."""
+        processes = {process for entry in entries if (process := _process(entry))}
+        dead = {process for process in processes if host.is_dead(process, self._process)}
+        if not dead:
+            return ()
+        return queue.evict({entry.claim.holder for entry in entries if _process(entry) in dead}).drop
+
+    def _step(self, resource: str, decide: Callable[[Queue], Step]) -> object:
+        """Load a queue, decide, store what changed, and ring those that can go."""
+
+        def work(connection: sqlite3.Connection) -> Step:
+            with self._database.transaction(connection):
+                queue = self._load(connection, resource)
+                before = queue.counter
+                step = decide(queue)
+                wake, dropped = step.wake, step.drop
+                while wake and (buried := self._bury(queue, wake)):  # never wake the dead: wake who comes after
+                    dropped, wake = dropped + buried, queue.grantable()
+                self._save(connection, resource, queue, step.put, dropped, before)
+            return step._replace(wake=wake, drop=dropped)
+
+        step = self._database.run(work)
+        for entry in step.wake:
+            self._tower.ring(entry.place.partition("|")[2])
+        return step.answer
+
+    def _load(self, connection: sqlite3.Connection, resource: str) -> Queue:
+        rows = connection.execute(_LOAD, (self._namespace, resource)).fetchall()
+        if rows:
+            counter = rows[0][11]
+        else:
+            (counter,) = connection.execute("SELECT value FROM meta WHERE key = 'floor'").fetchone()
+        return Queue([_entry(resource, row) for row in rows if row[1] is not None], counter)
+
+    def _save(
+        self,
+        connection: sqlite3.Connection,
+        resource: str,
+        queue: Queue,
+        put: Sequence[Entry],
+        dropped: Sequence[Entry],
+        counter: int,
+    ) -> None:
+        key = (self._namespace, resource)
+        for entry in dropped:
+            if entry.seq:
+                connection.execute(
+                    "DELETE FROM claims WHERE namespace = ? AND resource = ? AND seq = ?", (*key, entry.seq)
+                )
+            else:
+                connection.execute(
+                    "UPDATE claims SET holder = NULL WHERE namespace = ? AND resource = ? AND seq = 0", key
+                )
+        for entry in put:
+            c = entry.claim
+            flags = (_FAIR if c.fair else 0) | (_DETACHED if c.detached else 0) | (_KEPT if entry.kept else 0)
+            connection.execute(
+                _PUT,
+                (
+                    *key, queue.counter, entry.seq, c.holder, entry.token, c.weight, c.capacity, c.ttl, entry.expires,
+                    flags, c.owner, c.value, entry.place,
+                ),
+            )  # fmt: skip
+        if queue.counter != counter:
+            connection.execute(
+                "INSERT INTO claims (namespace, resource, seq, counter, token, weight, capacity, ttl, expires, flags, "
+                "owner, place) VALUES (?1, ?2, 0, ?3, 0, 0, 0, 0, 0, 0, '', '') "
+                "ON CONFLICT DO UPDATE SET counter = excluded.counter",
+                (*key, queue.counter),
+            )
+
+    def _sweep(self, now: float) -> None:
+        """Forget what is over: expired claims, and the counters that the clock has left a day behind.
+
+        The highest of these becomes the floor, from which forgotten resources start again.
+        """
+        self._next_sweep = now + _SWEEP_EVERY
+        wall = self._wall()
+
+        def work(connection: sqlite3.Connection) -> None:
+            with self._database.transaction(connection):
+                connection.execute("DELETE FROM claims WHERE seq > 0 AND expires <= ?", (now - _DAY,))
+                connection.execute(
+                    "UPDATE claims SET holder = NULL WHERE seq = 0 AND holder IS NOT NULL AND expires <= ?",
+                    (now - _DAY,),
+                )
+                gone = connection.execute(
+                    "DELETE FROM claims WHERE seq = 0 AND holder IS NULL AND counter < ? AND NOT EXISTS ("
+                    "SELECT 1 FROM claims AS o WHERE o.namespace = claims.namespace "
+                    "AND o.resource = claims.resource AND o.seq > 0) RETURNING counter",
+                    (int((wall - _DAY) * 1e6),),
+                ).fetchall()
+                if gone:
+                    connection.execute(
+                        "UPDATE meta SET value = max(value, ?) WHERE key = 'floor'", (max(row[0] for row in gone),)
+                    )
+                connection.execute("DELETE FROM registers WHERE expires < ?", (wall - _DAY,))
+
+        self._database.run(work)
+
+    def _bell(self, holder: str) -> str:
+        """Return the name of the bell that wakes this claim; empty where there are none."""
+        with self._bells_mutex:
+            bell = self._bells.get(holder)
+            if bell is None:
+                bell = self._idle.pop() if self._idle else self._tower.bell()
+                if bell is None:
+                    return ""
+                self._bells[holder] = bell
+            bell.hush()
+            return bell.name
+
+    def _hang_up(self, holder: str) -> None:
+        if holder in self._bells:
+            with self._bells_mutex:
+                self._idle.append(self._bells.pop(holder))
+        self._ahead.pop(holder, None)
+
+    def _wall(self) -> float:
+        return self._clock.wall_us() / 1e6
+
+
+def _process(entry: Entry) -> str:
+    return entry.place.partition("|")[0]
+
+
+def _entry(resource: str, row: tuple[Any, ...]) -> Entry:
+    seq, holder, token, weight, capacity, ttl, expires, flags, owner, value, place = row[:11]
+    claim = Claim(resource, holder, weight, capacity, ttl, owner, value, bool(flags & _FAIR), bool(flags & _DETACHED))
+    return Entry(seq, claim, token, expires, bool(flags & _KEPT), place)

@@ -1,0 +1,9 @@
+"""The asyncio flavour: the same names and the same behaviour, awaited."""
+
+from __future__ import annotations
+
+from ._async.client import Client, connect
+from ._async.lease import Lease
+from ._async.lock import Lock
+
+__all__ = ["Client", "Lease", "Lock", "connect"]

@@ -1,0 +1,121 @@
+"""What is asked of a store, and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+# The weight of an exclusive claim and the capacity that it is judged by. A sum of a million such weights stays
+# below 2^53, so that stores which count in doubles (Lua) add without loss.
+MAX = 1 << 30
+
+
+class Claim(NamedTuple):
+    """What one acquire asks for. `holder` is new for every acquire; everything else describes the wish."""
+
+    resource: str
+    holder: str
+    weight: int = MAX
+    capacity: int = MAX
+    ttl: float = 30.0
+    owner: str = ""
+    value: str | None = None
+    fair: bool = True
+    detached: bool = False
+
+    @property
+    def shared(self) -> bool:
+        """Tell whether others may hold the resource at the same time."""
+        return self.weight < self.capacity
+
+
+def actor_of(holder: str) -> str:
+    """Return the actor that a holder belongs to: holders are `<actor>.<random>`."""
+    return holder.rpartition(".")[0]
+
+
+class Granted(NamedTuple):
+    """The claim holds the resource; `left` seconds by the store's clock."""
+
+    token: int
+    left: float
+
+
+class Blocker(NamedTuple):
+    """Who stands in the way, for messages to people."""
+
+    owner: str
+    token: int
+    left: float
+
+
+class Waiting(NamedTuple):
+    """The claim does not hold the resource. Asking again is pointless before `retry_after`, unless woken."""
+
+    ahead: int
+    retry_after: float
+    blocker: Blocker | None = None
+
+
+class Renewed(NamedTuple):
+    """The lease lives on for `left` seconds by the store's clock."""
+
+    left: float
+
+
+class Lost(NamedTuple):
+    """The store no longer has the claim."""
+
+
+class Unknown(NamedTuple):
+    """No answer: the renewal may or may not have happened, so nothing may be concluded from it."""
+
+    cause: str = ""
+
+
+Answer = Granted | Waiting
+Renewal = Renewed | Lost | Unknown
+LOST = Lost()
+
+
+class ClaimState(NamedTuple):
+    """One claim as people see it. `token` is 0 while it waits."""
+
+    holder: str
+    owner: str
+    token: int
+    left: float
+    weight: int
+    capacity: int
+    value: str | None
+    detached: bool
+
+
+class ResourceState(NamedTuple):
+    """A resource as people see it: a view that is never used to decide."""
+
+    resource: str
+    token: int
+    holders: tuple[ClaimState, ...]
+    waiters: tuple[ClaimState, ...]
+
+
+def find(states: Iterable[ResourceState], resource: str) -> ResourceState | None:
+    """Return the state of exactly this resource."""
+    return next((state for state in states if state.resource == resource), None)
+
+
+def changed(seen: ResourceState | None, state: ResourceState | None) -> bool:
+    """Tell whether the holders differ, by identity and value; time that passed is no change."""
+
+    def facts(view: ResourceState | None) -> list[tuple[str, int, str | None]]:
+        return [(claim.holder, claim.token, claim.value) for claim in view.holders] if view is not None else []
+
+    return facts(seen) != facts(state)
+
+
+class Record(NamedTuple):
+    """What a fenced register holds, and the token that wrote it."""
+
+    value: str
+    token: int

@@ -1,0 +1,50 @@
+"""Names and numbers that users give: what is allowed, and errors that say the value and the rule."""
+
+from __future__ import annotations
+
+import unicodedata
+from math import isfinite
+
+NAME_BYTES = 512
+MIN_TTL = 0.5
+
+
+def check_name(name: object, what: str = "resource") -> str:
+    """Return the name unchanged if it is a legal one; it is never normalised."""
+    if not isinstance(name, str):
+        raise ValueError(f"{what} must be a str of 1 to {NAME_BYTES} UTF-8 bytes, not {name!r}")
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        raise ValueError(f"{what} {name!r} cannot be encoded as UTF-8 (a lone surrogate?)") from None
+    if not 1 <= size <= NAME_BYTES:
+        shown = name if size <= NAME_BYTES else name[:40] + "…"
+        raise ValueError(f"{what} {shown!r} has {size} UTF-8 bytes; 1 to {NAME_BYTES} are allowed")
+    for char in name:
+        if unicodedata.category(char) == "Cc":
+            raise ValueError(f"{what} {name!r} has the control character {char!r}; names may not have any")
+    return name
+
+
+def check_number(value: object, what: str, *, least: float = 0.0, rule: str = "") -> float:
+    """Return the value as a float if it is a finite number of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or value < least:
+        raise ValueError(f"{what} must be a finite number of seconds, at least {least:g}{rule}, not {value!r}")
+    return float(value)
+
+
+def check_ttl(ttl: object) -> float:
+    """Return a legal ttl in seconds."""
+    return check_number(ttl, "ttl", least=MIN_TTL)
+
+
+def check_timeout(timeout: object) -> float | None:
+    """Return a legal timeout: None waits for ever, 0 asks once."""
+    return None if timeout is None else check_number(timeout, "timeout", rule=" (or None: wait for ever)")
+
+
+def check_flag(value: object, what: str) -> bool:
+    """Return the value if it is a real bool: a stray positional number must not pass for one."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{what} must be True or False, not {value!r}")
+    return value

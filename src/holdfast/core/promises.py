@@ -1,0 +1,76 @@
+"""What a store promises: its capabilities, and which laws it keeps under which fault."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from math import inf
+
+
+class Fault(Enum):
+    """What can happen to a deployment."""
+
+    CLIENT_PAUSE = "client pause"
+    CLIENT_CRASH = "client crash"
+    SERVER_RESTART = "server restart"
+    SERVER_FAILOVER = "server failover"
+    CLOCK_STEP = "clock step"
+
+
+class Scope(Enum):
+    """Among whom a lock excludes."""
+
+    PROCESS = "process"
+    HOST = "host"
+    CLUSTER = "cluster"
+
+
+LAWS: dict[int, str] = {
+    1: "the granted weight never exceeds the largest live capacity; an exclusive grant is alone",
+    2: "tokens are unique and rise from grant to grant",
+    3: "only its holder can renew or release a claim",
+    4: "a claim sent twice is one claim",
+    5: "an abandoned acquire leaves nothing that outlives its waiting life or ttl",
+    6: "a crashed holder's resource goes to the next live waiter",
+    7: "waiters are served first come, first served, where the store promises it",
+    8: "a release, withdrawal or noticed expiry wakes at once those that can now be granted",
+    9: "an unknown renewal never extends a lease; loss is told before the store can grant to another",
+    10: "the body never starts without a lease",
+    11: "a lease belongs to the process that took it; a fork does not copy it",
+    12: "every call returns within its timeout + io_timeout",
+    13: "bad input raises ValueError with the value and the rule; nothing is sent",
+    14: "close() releases, withdraws and ends everything, and may be called twice",
+}
+
+# The law that correctness rests on: a guard can refuse the stale writer only while tokens rise.
+FENCING_LAW = 2
+
+Broken = frozenset[int]
+KEEPS_ALL: Broken = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What a store can do. `faults` gives the laws that a fault breaks; a fault that is not in it cannot happen."""
+
+    store: str
+    scope: Scope
+    fair: bool = True
+    unfair: bool = True
+    shared: bool = True
+    detached: bool = True
+    register: bool = True
+    herd: bool = False
+    min_ttl: float = 0.0
+    max_ttl: float = inf
+    waiting_life: float = 6.0
+    faults: Mapping[Fault, Broken]
+
+    def keeps(self, law: int) -> bool:
+        """Tell whether a law is kept through every fault that this deployment can have."""
+        return all(law not in broken for broken in self.faults.values())
+
+    def breaking(self, law: int) -> list[Fault]:
+        """Return the faults that break this law."""
+        return [fault for fault, broken in self.faults.items() if law in broken]

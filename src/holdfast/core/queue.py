@@ -1,0 +1,193 @@
+"""The one rule: a resource is a FIFO queue of weighted claims.
+
+A claim is granted when *granted weight anywhere + waiting weight ahead of it (0 if unfair) + its own weight* does not
+exceed *its own capacity*. Locks, readers, writers and permits differ in weight and capacity only.
+
+Claims are granted when they ask, never behind their back: a release merely says whom to wake. So a grant always has
+somebody listening, and its ttl starts when its holder asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ..errors import StoreError
+from .claim import LOST, Blocker, Claim, ClaimState, Granted, Lost, Renewed, ResourceState, Waiting
+
+TOKEN_LIMIT = 1 << 53
+
+
+def next_token(counter: int, clock_us: int) -> int:
+    """Return a token above `counter`; the clock keeps tokens rising where the counter was lost with its store.
+
+    Raises: StoreError when the token would not fit a double, which is where Lua and JavaScript lose integers.
+    """
+    token = max(counter + 1, clock_us)
+    if token >= TOKEN_LIMIT:
+        raise StoreError(
+            f"the next fencing token would be {token}, past the limit of 2^53; "
+            "the store's counter or the clock of its machine is wrong"
+        )
+    return token
+
+
+@dataclass(slots=True)
+class Entry:
+    """A claim in the queue. `place` is the store's own note of how to reach the claimant."""
+
+    seq: int
+    claim: Claim
+    token: int  # 0 while it waits
+    expires: float  # by the store's clock
+    kept: bool = False  # released, but staying taken until `expires`
+    place: str = ""
+
+    def state(self, now: float) -> ClaimState:
+        """Show this entry to people."""
+        c = self.claim
+        left = max(0.0, self.expires - now)
+        return ClaimState(c.holder, c.owner, self.token, left, c.weight, c.capacity, c.value, c.detached or self.kept)
+
+
+class Step(NamedTuple):
+    """What one operation decided: the answer, which entries to store or delete, and whom to wake."""
+
+    answer: Granted | Waiting | Renewed | Lost | bool | None
+    put: tuple[Entry, ...] = ()
+    drop: tuple[Entry, ...] = ()
+    wake: tuple[Entry, ...] = ()
+
+
+class Queue:
+    """The queue of one resource. Every operation first forgets what has expired by `now`."""
+
+    __slots__ = ("counter", "entries")
+
+    def __init__(self, entries: Iterable[Entry] = (), counter: int = 0) -> None:
+        self.entries = list(entries)
+        self.counter = counter
+
+    def claim(
+        self, claim: Claim, now: float, clock_us: int, waiting_life: float, *, queue: bool = True, place: str = ""
+    ) -> Step:
+        """Grant the claim, or let it wait (`queue=False`: turn it away). Asking twice is one claim."""
+        gone = self._sweep(now)
+        mine = self.find(claim.holder)
+        if mine is not None and mine.token:
+            return Step(Granted(mine.token, mine.expires - now), (), gone, self.grantable() if gone else ())
+        seq = mine.seq if mine is not None else self.next_seq()
+        if self._admits(claim, seq):
+            token = self.counter = next_token(self.counter, clock_us)
+            if mine is None:
+                mine = Entry(seq, claim, token, now + claim.ttl, place=place)
+                self.entries.append(mine)
+            mine.token, mine.expires = token, now + claim.ttl
+            return Step(Granted(token, claim.ttl), (mine,), gone, self.grantable() if gone else ())
+        answer = self._waiting(seq, now)
+        if not queue:
+            if mine is not None:
+                self.entries.remove(mine)
+                gone += (mine,)
+            return Step(answer, (), gone, self.grantable() if gone else ())
+        if mine is None:
+            mine = Entry(seq, claim, 0, 0.0, place=place)
+            self.entries.append(mine)
+        mine.expires = now + waiting_life
+        return Step(answer, (mine,), gone, self.grantable() if gone else ())
+
+    def renew(self, holder: str, now: float) -> Step:
+        """Prolong a granted claim by its ttl. What has ended stays ended: nothing is re-created."""
+        gone = self._sweep(now)
+        mine = self.find(holder)
+        wake = self.grantable() if gone else ()
+        if mine is None or not mine.token or mine.kept:
+            return Step(LOST, (), gone, wake)
+        mine.expires = now + mine.claim.ttl
+        return Step(Renewed(mine.claim.ttl), (mine,), gone, wake)
+
+    def release(self, holder: str, now: float, keep: float = 0.0) -> Step:
+        """End a granted claim or withdraw a waiting one. With `keep` a granted one stays taken for that long."""
+        gone = self._sweep(now)
+        mine = self.find(holder)
+        if mine is None:
+            return Step(False, (), gone, self.grantable() if gone else ())
+        if mine.kept:  # its first answer was lost
+            return Step(True, (), gone, self.grantable() if gone else ())
+        if keep > 0 and mine.token:
+            mine.kept, mine.expires = True, now + keep
+            return Step(True, (mine,), gone, self.grantable() if gone else ())
+        self.entries.remove(mine)
+        return Step(True, (), (*gone, mine), self.grantable())
+
+    def evict(self, holders: Collection[str]) -> Step:
+        """Drop the claims of claimants that are known to be dead; detached claims outlive them."""
+        dead = tuple(
+            e for e in self.entries if e.claim.holder in holders and not (e.token and (e.claim.detached or e.kept))
+        )
+        for entry in dead:
+            self.entries.remove(entry)
+        return Step(None, (), dead, self.grantable() if dead else ())
+
+    def find(self, holder: str) -> Entry | None:
+        """Return the entry of this holder."""
+        for entry in self.entries:
+            if entry.claim.holder == holder:
+                return entry
+        return None
+
+    def next_seq(self) -> int:
+        """Return the place in line of a claim that comes now."""
+        return self.entries[-1].seq + 1 if self.entries else 0
+
+    def grantable(self) -> tuple[Entry, ...]:
+        """Return the waiting entries that would be granted if they asked now: whom a change has to wake."""
+        granted = sum(e.claim.weight for e in self.entries if e.token)
+        ahead = woken = 0
+        wake = []
+        for entry in self.entries:
+            if entry.token:
+                continue
+            # An unfair waiter passes those who cannot go, not those who were just told to.
+            before = ahead if entry.claim.fair else woken
+            if granted + before + entry.claim.weight <= entry.claim.capacity:
+                wake.append(entry)
+                woken += entry.claim.weight
+            ahead += entry.claim.weight
+        return tuple(wake)
+
+    def ahead_of(self, seq: int) -> list[Entry]:
+        """Return what stands between the entry at `seq` and its grant: every holder, and the waiters before it."""
+        return [e for e in self.entries if (e.token or e.seq < seq) and e.seq != seq]
+
+    def state(self, resource: str, now: float) -> ResourceState:
+        """Show the queue to people."""
+        live = [e for e in self.entries if e.expires > now]
+        return ResourceState(
+            resource,
+            self.counter,
+            tuple(e.state(now) for e in live if e.token),
+            tuple(e.state(now) for e in live if not e.token),
+        )
+
+    def _admits(self, claim: Claim, seq: int) -> bool:
+        total = claim.weight
+        for e in self.entries:
+            if e.token or (claim.fair and e.seq < seq):
+                total += e.claim.weight
+        return total <= claim.capacity
+
+    def _waiting(self, seq: int, now: float) -> Waiting:
+        ahead = self.ahead_of(seq)
+        if not ahead:  # its own weight exceeds its own capacity: refused before it gets here, but never a crash
+            return Waiting(0, float("inf"))
+        first = next((e for e in ahead if e.token), ahead[0])
+        blocker = Blocker(first.claim.owner, first.token, first.expires - now)
+        return Waiting(len(ahead), min(e.expires for e in ahead) - now, blocker)
+
+    def _sweep(self, now: float) -> tuple[Entry, ...]:
+        gone = tuple(e for e in self.entries if e.expires <= now)
+        if gone:
+            self.entries = [e for e in self.entries if e.expires > now]
+        return gone

@@ -1,0 +1,80 @@
+"""Store addresses: parse them, and never show what is secret in them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+
+@dataclass(frozen=True, slots=True)
+class StoreURL:
+    """A parsed address. Its str and repr hide the password."""
+
+    scheme: str
+    hosts: tuple[tuple[str, int | None], ...] = ()
+    path: str = ""
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    embedded: bool = False  # nobody chose it: the file of this user, made with its directory
+
+    def __str__(self) -> str:
+        login = ""
+        if self.username is not None or self.password is not None:
+            login = (self.username or "") + (":***" if self.password is not None else "") + "@"
+        hosts = ",".join(host if port is None else f"{host}:{port}" for host, port in self.hosts)
+        slashes = "//" if hosts or self.path.startswith("/") or not self.path else ""
+        return f"{self.scheme}:{slashes}{login}{hosts}{self.path}"
+
+    def allow(self, *names: str) -> StoreURL:
+        """Return the URL itself if it has no other options than these.
+
+        Raises: ValueError naming the unknown option and the known ones.
+        """
+        for name in self.options:
+            if name not in names:
+                known = ", ".join(sorted(names)) or "none"
+                raise ValueError(f"{self} has the unknown option {name!r}; {self.scheme}:// knows: {known}")
+        return self
+
+
+def parse_url(url: object) -> StoreURL:
+    """Take a store address apart: `scheme://user:password@host:port,host:port/path?option=value`.
+
+    Raises: ValueError with the rule; the text of the URL is shown only up to its scheme, it may hold a password.
+    """
+    if not isinstance(url, str):
+        raise ValueError(f"a store URL must be a str like 'sqlite:///path/locks.db', not {type(url).__name__}")
+    scheme, colon, _ = url.partition(":")
+    if not colon or not scheme.replace("+", "").isalnum():
+        raise ValueError(
+            f"a store URL begins with a scheme, like 'sqlite:///path/locks.db'; got {len(url)} characters without one"
+        )
+    try:
+        parts = urlsplit(url)
+        options = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
+    except ValueError:
+        raise ValueError(f"the {scheme}:// URL cannot be parsed; see its page under docs/stores") from None
+    if parts.fragment:
+        raise ValueError(f"the {scheme}:// URL has a '#'; write it as %23 in a path or a password")
+    login, _, places = parts.netloc.rpartition("@")
+    name, has_password, password = login.partition(":")
+    return StoreURL(
+        scheme=scheme.lower(),
+        hosts=tuple(_host(scheme, place) for place in places.split(",")) if places else (),
+        path=unquote(parts.path),
+        username=unquote(name) if name else None,
+        password=unquote(password) if has_password else None,
+        options=options,
+    )
+
+
+def _host(scheme: str, place: str) -> tuple[str, int | None]:
+    host, colon, port = place.rpartition(":")
+    if not colon or place.endswith("]"):  # no port; the colons belong to an IPv6 address
+        host, port = place, ""
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or (port and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536)):
+        raise ValueError(f"{place!r} in the {scheme}:// URL is not host or host:port")
+    return host, int(port) if port else None

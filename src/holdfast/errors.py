@@ -1,0 +1,58 @@
+"""Errors: each message says the fact, the cause and the next move; all can be pickled."""
+
+from __future__ import annotations
+
+
+class LockError(Exception):
+    """The root of everything that holdfast raises on purpose, bad arguments (ValueError, TypeError) aside."""
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        resource: str | None = None,
+        owner: str | None = None,
+        token: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.resource = resource
+        self.owner = owner
+        self.token = token
+
+
+class AcquireTimeout(LockError, TimeoutError):
+    """The resource stayed busy for the whole timeout."""
+
+
+class LeaseLost(LockError):
+    """The lease ended before its holder let it go: another may hold the resource now."""
+
+
+class NotHeld(LockError):
+    """This lease is not (or no longer) held here: released, closed, or inherited through a fork."""
+
+
+class StaleToken(LockError):
+    """A fence has seen a newer token: the writer lost its lease and must not write."""
+
+
+class RateLimited(LockError):
+    """The rate is used up; `retry_after` says when it is worth asking again."""
+
+    retry_after: float = 0.0
+
+
+class Deadlock(LockError):
+    """Waiting would never end: this actor waits, directly or through others, for itself."""
+
+
+class Unsupported(LockError):
+    """The store cannot do what was asked; the message names one that can."""
+
+
+class StoreError(LockError):
+    """The store refuses or cannot keep its promises: damaged, foreign, full, misconfigured."""
+
+
+class StoreUnavailable(StoreError):
+    """The store did not answer in time; whether it acted is unknown."""
