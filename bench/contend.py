@@ -35,7 +35,7 @@ def ours(directory: Path) -> Iterator[Take]:
     """holdfast on SQLite."""
     import holdfast
 
-    with holdfast.connect(f"sqlite:///{directory}/locks.db") as locks:
+    with holdfast.connect(f"sqlite://{directory}/locks.db") as locks:
         lock = locks.lock("bench")
 
         def take() -> tuple[int, Callable[[], object]]:

@@ -1,6 +1,7 @@
 """Import holdfast in a new interpreter, beside a new interpreter that does nothing."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -13,18 +14,22 @@ from bench.model import Budget, Plan, Scenario, Series
 LIST_MODULES = "import json, sys; print(json.dumps(sorted(sys.modules)))"
 
 
-def python(code: str) -> str:
-    """Run code in a new interpreter and return what it printed."""
-    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+def python(code: str, bytecode: Path) -> str:
+    """Run code in a new interpreter, with the bytecode kept in a directory of its own, and return what it printed."""
+    # Whether this checkout has bytecode depends on the environment; an installed package always has.
+    environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(bytecode)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
 
 
 def interpreter(name: str, code: str) -> Contender:
     """Make a contender of one line of Python."""
 
     @contextmanager
-    def opened(_: Path) -> Iterator[Slice]:
-        python(code)  # compiles the bytecode that every later run finds
-        yield timed(lambda: python(code))
+    def opened(directory: Path) -> Iterator[Slice]:
+        python(code, directory)  # compiles what every later run finds
+        yield timed(lambda: python(code, directory))
 
     return Contender(name, opened)
 
@@ -47,7 +52,8 @@ in_turns = interleaved(
 
 def measure(plan: Plan) -> Sequence[Series]:
     """Time both, then look once at what the import loaded."""
-    extra = unwanted(json.loads(python(LIST_MODULES)), json.loads(python("import holdfast; " + LIST_MODULES)))
+    before, after = (json.loads(python(code + LIST_MODULES, plan.directory)) for code in ("", "import holdfast; "))
+    extra = unwanted(before, after)
     return [*in_turns(plan), Series("unwanted modules", " ".join(extra) or "modules", [float(len(extra))])]
 
 

@@ -89,7 +89,7 @@ def measure(plan: Plan) -> Sequence[Series]:
     seconds = 4.0 if plan.quick else 9.0
     found: list[Series] = []
     for store in STORES:
-        url = "memory://" if store == "memory" else f"sqlite:///{plan.directory}/locks.db"
+        url = "memory://" if store == "memory" else f"sqlite://{plan.directory}/locks.db"
         found.append(Series(f"{store}: memory a lease", "bytes", [bytes_a_lease(url, names)]))
         found += keep(store, url, names, ttl=3.0, seconds=seconds)
     return found

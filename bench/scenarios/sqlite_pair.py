@@ -47,7 +47,7 @@ def raw_commits(directory: Path) -> Iterator[Slice]:
 @contextmanager
 def ours(directory: Path) -> Iterator[Slice]:
     """holdfast, sync."""
-    with holdfast.connect(f"sqlite:///{directory}/locks.db") as locks:
+    with holdfast.connect(f"sqlite://{directory}/locks.db") as locks:
         lock = locks.lock("bench")
         yield timed(lambda: lock.acquire().release())
 
@@ -56,7 +56,7 @@ def ours(directory: Path) -> Iterator[Slice]:
 def ours_async(directory: Path) -> Iterator[Slice]:
     """holdfast, asyncio."""
     with asyncio.Runner() as runner:
-        locks = holdfast.aio.connect(f"sqlite:///{directory}/locks.db")
+        locks = holdfast.aio.connect(f"sqlite://{directory}/locks.db")
         lock = locks.lock("bench")
 
         async def pair() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Protocol
 
 # CLOCK_MONOTONIC stands still while a Linux machine is suspended, and a lease does not. macOS has no
@@ -34,9 +35,8 @@ class SystemClock:
 
     __slots__ = ()
 
-    def now(self) -> float:
-        """Return the boot-time clock."""
-        return time.clock_gettime(_CLOCK)
+    # Read several times in every acquire: a partial of a C function costs a third of a method.
+    now = staticmethod(partial(time.clock_gettime, _CLOCK))
 
     def wall_us(self) -> int:
         """Return the wall clock in microseconds."""

@@ -8,7 +8,6 @@ import sys
 import time
 import weakref
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .core.promises import FENCING_LAW, LAWS, Capabilities
@@ -18,7 +17,9 @@ from .observe.stream import logger
 
 if TYPE_CHECKING:
     from ._async.client import Client as AsyncClient
+    from ._async.keeper import Keeper as AsyncKeeper
     from ._sync.client import Client
+    from ._sync.keeper import Keeper
 
 ENTRY_POINTS = "holdfast.stores"
 _EXIT_SECONDS = 2.0
@@ -93,15 +94,15 @@ def find_url(url: str | None, require: str | None) -> StoreURL:
     logger.warning(
         "no URL and no HOLDFAST_URL: using %s, which excludes processes of this user on this host only", path
     )
-    return StoreURL("sqlite", path=str(path), embedded=True)
+    return StoreURL("sqlite", path=path, embedded=True)
 
 
-def _state_file() -> Path:
+def _state_file() -> str:
     if sys.platform == "darwin":
-        base = Path.home() / "Library" / "Application Support"
+        base = os.path.expanduser("~/Library/Application Support")
     else:
-        base = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
-    return base / "holdfast" / "locks.db"
+        base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return os.path.join(base, "holdfast", "locks.db")
 
 
 def check_require(require: object) -> str | None:
@@ -132,7 +133,17 @@ def remember(client: Client | AsyncClient) -> None:
     _clients.add(client)
 
 
+_keepers: weakref.WeakSet[Keeper | AsyncKeeper] = weakref.WeakSet()
+
+
+def remember_keeper(keeper: Keeper | AsyncKeeper) -> None:
+    """Note a keeper: leases may outlive their client, and a fork must reach them, too."""
+    _keepers.add(keeper)
+
+
 def _after_fork() -> None:
+    for keeper in list(_keepers):
+        keeper.inherited = True
     for client in list(_clients):
         client._begin()
 
@@ -141,7 +152,10 @@ def _at_exit() -> None:
     until = time.monotonic() + _EXIT_SECONDS
     for client in list(_clients):
         if type(client).__module__.startswith("holdfast._sync."):
-            client.close(max(0.0, until - time.monotonic()))
+            try:
+                client.close(max(0.0, until - time.monotonic()))
+            except Exception:  # one that fails must not keep the others
+                logger.exception("%r could not be closed", client)
 
 
 if hasattr(os, "register_at_fork"):

@@ -124,6 +124,11 @@ def test_calibration_fills_a_slice():
     assert calibrate(lambda times: times * 5.0, 0.1) == 1
 
 
+def test_calibration_leaves_out_the_first_use_and_a_hiccup():
+    extra = iter([0.5, 0.0, 0.3])
+    assert calibrate(lambda times: times * 0.001 + next(extra, 0.0), 0.1) == 100
+
+
 def test_an_error_fails_the_scenario_and_is_shown(tmp_path: Path):
     def measure(_: Plan) -> list[Series]:
         raise RuntimeError("the disk is full")

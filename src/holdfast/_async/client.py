@@ -12,6 +12,7 @@ from .. import _registry
 from .._clock import Clock, SystemClock
 from ..core.claim import Claim, ResourceState
 from ..core.events import Observer
+from ..core.lease import LIVE
 from ..core.names import check_name, check_number
 from ..core.promises import Capabilities
 from ..core.urls import StoreURL
@@ -110,10 +111,13 @@ class Client:
         if self._closed:
             return
         self._closed = self._site.closing = True
+        await runtime.finish(self._close, seconds)
+
+    async def _close(self, seconds: float) -> None:
         clock = SystemClock()  # real time, whatever clock the leases live by
         until = clock.now() + seconds
         pause = 0.001
-        while self._site.under_way > 0 and clock.now() < until:
+        while self._site.under_way and clock.now() < until:
             self._store.interrupt()
             await runtime.sleep(clock, clock.now() + pause)
             pause = min(0.05, pause * 2)
@@ -137,22 +141,22 @@ class Client:
     async def _acquire(self, lock: Lock, timeout: float | None) -> Lease:
         if self._closed:
             self._check_open()
-        self._home.check()
-        actor = runtime.actor()
-        hold = self._held.find(actor.number, lock.resource)
-        if hold is not None:
+        actor, label = self._home.actor()
+        key = (actor, lock.resource)
+        held = self._held.get(key)
+        if held is not None and (hold := held()) is not None and hold.look() in LIVE:
             return self._again(lock, hold)
-        holder = f"{self._id}.{actor.number}.{os.urandom(8).hex()}"
-        owner = lock.owner or self._owner or f"{self._label}:{actor.label}"
+        # Random, although a counter would be unique too: not in the copies of a machine that is resumed twice.
+        holder = f"{self._id}.{actor}.{os.urandom(8).hex()}"
         claim = Claim(
-            lock.resource, holder, lock.weight, lock.capacity, lock.ttl, owner, None, lock.fair, lock.detached
-        )
+            lock.resource, holder, lock.weight, lock.capacity, lock.ttl, lock.owner or self._owner or label, None,
+            lock.fair, lock.detached,
+        )  # fmt: skip
         token, asked, deadline = await acquire(self._site, claim, timeout)
         renew_until = asked + lock.max_hold if lock.renew else -inf
-        hold = Hold(self._keeper, claim, token, asked, deadline, actor.number, lock.min_hold, renew_until)
-        lease = Lease(hold, lock.on_lost)
+        hold = Hold(self._keeper, claim, token, asked, deadline, key, lock.min_hold, renew_until)
         self._keeper.add(hold)
-        return lease
+        return Lease(hold, lock.on_lost)
 
     def _again(self, lock: Lock, hold: Hold) -> Lease:
         """Re-enter what this actor holds: a new handle on the same hold, with the same token."""
@@ -169,12 +173,12 @@ class Client:
     def _begin(self) -> None:
         """Start from nothing: at first, and again in a forked child, where the parent's parts must not be touched."""
         self._id = os.urandom(8).hex()
-        self._label = f"{os.uname().nodename}:{os.getpid()}"
         self._home = runtime.Home()
-        self._held = Held()
+        self._held: Held = {}
         factory: StoreFactory = _registry.find_store(self.url.scheme, runtime.FLAVOUR)
         self._store = factory(self.url, namespace=self.namespace, io_timeout=self._io_timeout, clock=self._clock)
         self._keeper = Keeper(self._store, self._clock, self._stream, self.namespace, self._held)
+        _registry.remember_keeper(self._keeper)
         self._site = Site(self._store, self._keeper, self._clock, self._stream, self.namespace, self._io_timeout)
 
     def _check_open(self) -> None:
@@ -200,7 +204,7 @@ def connect(
     or if it cannot promise what is required.
     """
     return Client(
-        _registry.find_url(url, require),
+        _registry.find_url(url, _registry.check_require(require)),
         namespace=namespace,
         owner=owner,
         require=require,

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from math import inf
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ..core.claim import MAX, Claim, Lost, Renewed
+from ..core.claim import MAX, Claim, Lost, Renewed, Unknown
 from ..core.fence import Fence
-from ..core.lease import EXITS, Ending, Fact, Raise, State
+from ..core.lease import EXITS, LIVE, Ending, Fact, Raise, State
 from ..core.names import check_timeout
 from ..core.timing import renew_time
-from ..errors import LeaseLost, NotHeld, StoreUnavailable, Unsupported
+from ..errors import LeaseLost, NotHeld, StoreError, StoreUnavailable, Unsupported
 from . import runtime
 
 if TYPE_CHECKING:
     from .keeper import Keeper
 
-_LIVE = (State.HELD, State.AT_RISK)
+
+# Which holds each actor (by number) has on which resource, so that it cannot wait for itself.
+HeldKey = tuple[int, str]
+Held = dict[HeldKey, "weakref.ref[Hold]"]
 
 
 class Hold:
@@ -27,18 +30,20 @@ class Hold:
 
     __slots__ = (
         "__weakref__",
-        "actor",
         "cause",
         "claim",
         "deadline",
         "due",
         "granted",
         "keeper",
+        "key",
         "leases",
         "min_hold",
-        "pid",
+        "queued",
+        "ref",
         "renew_until",
         "renewing",
+        "shares",
         "signal",
         "state",
         "token",
@@ -51,7 +56,7 @@ class Hold:
         token: int,
         asked: float,
         deadline: float,
-        actor: int,
+        key: HeldKey,
         min_hold: float,
         renew_until: float,
     ) -> None:
@@ -60,71 +65,58 @@ class Hold:
         self.token = token
         self.granted = asked
         self.deadline = deadline
-        self.actor = actor
+        self.key = key
         self.min_hold = min_hold
         self.renew_until = renew_until  # -inf: never renewed
         self.due = renew_time(asked, claim.ttl) if renew_until > asked else deadline
+        self.queued = inf  # when the keeper's heap has it
+        self.ref = weakref.ref(self)
         self.renewing = False
         self.state = State.HELD
         self.cause = ""
-        self.pid = keeper.pid
-        self.leases: list[weakref.ref[Lease]] = []
+        self.shares = 0  # leases that have not been released
+        self.leases: Sequence[weakref.ref[Lease]] = ()  # those that have to be told of a loss
         self.signal: runtime.Signal | None = None
 
     def look(self) -> State:
         """Return the state as of now. The clock decides, not the keeper: after a pause the body may run first."""
-        if self.state in _LIVE and self.keeper.clock.now() >= self.deadline:
+        if self.keeper.inherited:
+            return State.LOST
+        if self.state in LIVE and self.keeper.clock.now() >= self.deadline:
             self.keeper.learn(self, Fact.LATE)
         return self.state
 
     def keep(self) -> float:
         """Return how long the claim has to stay taken when it is released now."""
-        return max(0.0, self.granted + self.min_hold - self.keeper.clock.now()) if self.min_hold else 0.0
+        return max(0.0, self.granted + self.min_hold - self.keeper.clock.now())
+
+    def tell(self, lease: Lease) -> None:
+        """Note that this lease has to be told of a loss."""
+        self.leases = [*(ref for ref in self.leases if ref() is not None), weakref.ref(lease)]
+
+    def listeners(self) -> list[Lease]:
+        """Return the leases that have to be told of a loss."""
+        return [lease for ref in self.leases if (lease := ref()) is not None]
 
     def __del__(self) -> None:
         # Runs anywhere, even in a thread that holds one of our locks: take none here.
-        if self.state in _LIVE and self.pid == os.getpid():
+        if self.state in LIVE and not self.keeper.inherited:
             self.keeper.dropped(self)
-
-
-class Held:
-    """Which holds each actor has, so that it cannot wait for itself. Takes no lock: see Hold.__del__."""
-
-    __slots__ = ("_holds",)
-
-    def __init__(self) -> None:
-        self._holds: dict[tuple[int, str], weakref.ref[Hold]] = {}
-
-    def add(self, hold: Hold, ref: weakref.ref[Hold]) -> None:
-        """Note that the actor has this hold now."""
-        self._holds[hold.actor, hold.claim.resource] = ref
-
-    def find(self, actor: int, resource: str) -> Hold | None:
-        """Return the hold that this actor has on the resource, if it is not lost."""
-        ref = self._holds.get((actor, resource))
-        hold = None if ref is None else ref()
-        return hold if hold is not None and hold.look() in _LIVE else None
-
-    def forget(self, hold: Hold) -> None:
-        """Note that a hold has ended."""
-        key = (hold.actor, hold.claim.resource)
-        ref = self._holds.get(key)
-        # Another hold may have come in its place; a dying one is no longer reachable through its reference.
-        if ref is not None and ((found := ref()) is None or found is hold):
-            self._holds.pop(key, None)
 
 
 class Lease:
     """A hold on a resource. Enter it, or release it; ask it before every step that must not be done without it."""
 
-    __slots__ = ("__weakref__", "_body", "_hold", "_on_lost", "_released")
+    __slots__ = ("__weakref__", "_body", "_ended", "_hold", "_on_lost")
 
     def __init__(self, hold: Hold, on_lost: Callable[[Lease], Any] | None = None) -> None:
         self._hold = hold
         self._on_lost = on_lost
         self._body: runtime.Body | None = None
-        self._released = False
-        hold.leases.append(weakref.ref(self))
+        self._ended: State | None = None  # how it ended for this handle, once it was released
+        hold.shares += 1
+        if on_lost is not None:
+            hold.tell(self)
 
     @property
     def resource(self) -> str:
@@ -162,24 +154,20 @@ class Lease:
         return Fence(self._hold.keeper.namespace, claim.resource, self._hold.token, claim.shared)
 
     @property
-    def state(self) -> str:
+    def state(self) -> State:
         """`held`, `at risk`, `lost` or `released`, as of now."""
-        if self._released and self._hold.state is not State.LOST:
-            return State.RELEASED.value
-        return self._hold.look().value
+        return self._ended or self._hold.look()
 
     @property
     def lost(self) -> bool:
         """Tell whether the lease ended before it was released; compares the clock at every read."""
-        if self._hold.pid != os.getpid():
-            return True
-        return self._hold.look() is State.LOST
+        return (self._ended or self._hold.look()) is State.LOST
 
     @property
     def remaining(self) -> float:
         """Seconds until the lease is lost unless it is renewed."""
         hold = self._hold
-        return max(0.0, hold.deadline - hold.keeper.clock.now()) if self.state in ("held", "at risk") else 0.0
+        return max(0.0, hold.deadline - hold.keeper.clock.now()) if self.state in LIVE else 0.0
 
     def check(self) -> None:
         """Return if the lease is held.
@@ -187,16 +175,15 @@ class Lease:
         Raises: LeaseLost if it was lost; NotHeld if it was released or belongs to another process.
         """
         hold = self._hold
-        self._check_process()
-        if self._released:
-            raise NotHeld(f"the lease on {self.resource!r} was released", **self._facts())
-        state = hold.state
-        # The common case first: this stands in inner loops.
-        if (state is State.HELD or state is State.AT_RISK) and hold.keeper.clock.now() < hold.deadline:
+        if hold.keeper.inherited:
+            self._raise_inherited()
+        state = self._ended or hold.look()
+        if state in LIVE:
             return
-        state = hold.look()
         if state is State.LOST:
             self._raise_lost()
+        if self._ended:
+            raise NotHeld(f"the lease on {self.resource!r} was released", **self._facts())
         raise NotHeld(f"the lease on {self.resource!r} was released when its client was closed", **self._facts())
 
     async def renew(self) -> None:
@@ -207,7 +194,11 @@ class Lease:
         self.check()
         hold = self._hold
         asked = hold.keeper.clock.now()
-        (answer,) = await hold.keeper.store.renew([hold.claim])
+        try:
+            (answer,) = await hold.keeper.store.renew([hold.claim])
+        except StoreError as error:
+            hold.keeper.renewed(hold, Unknown(str(error)), asked)
+            raise
         hold.keeper.renewed(hold, answer, asked)
         if isinstance(answer, Renewed | Lost):
             return self.check()
@@ -222,10 +213,8 @@ class Lease:
 
         Raises: LeaseLost if the lease was lost before; NotHeld in a forked child.
         """
-        if not self._released:
-            self._check_process()
-            if not await self._give_back():
-                self._raise_lost()
+        if self._ended is None and not await self._give_back():
+            self._raise_lost()
 
     async def wait_lost(self, timeout: float | None = None) -> bool:
         """Wait until the lease is lost (True); False when it was released, or not lost within the timeout."""
@@ -234,7 +223,7 @@ class Lease:
         if hold.signal is None:
             hold.signal = runtime.Signal()
         until = float("inf") if seconds is None else keeper.clock.now() + seconds
-        while hold.look() in _LIVE and keeper.clock.now() < until:
+        while hold.look() in LIVE and keeper.clock.now() < until:
             await hold.signal.wait(keeper.clock, min(until, hold.deadline))
         return hold.look() is State.LOST
 
@@ -243,6 +232,8 @@ class Lease:
         if self._body is not None:
             raise NotHeld(f"the lease on {self.resource!r} is entered already; acquire once more", **self._facts())
         self._body = runtime.Body()
+        if self._on_lost is None:
+            self._hold.tell(self)
         return self
 
     async def __aexit__(
@@ -251,11 +242,11 @@ class Lease:
         body, self._body = self._body, None
         if body is None:
             raise NotHeld(f"the lease on {self.resource!r} is not entered", **self._facts())
-        if self._hold.pid != os.getpid():
+        if self._hold.keeper.inherited:
             return  # a forked child leaves its parent's `with`: nothing here is its to release
         lost = self.lost
         ending = await body.ended(error)
-        if not self._released:
+        if not self._ended:
             lost = not await self._give_back() or lost
         self._leave(ending, lost, error)
 
@@ -268,34 +259,38 @@ class Lease:
 
     async def _give_back(self) -> bool:
         """Release at the store unless another lease shares the hold; False if the lease was lost."""
-        hold, keeper = self._hold, self._hold.keeper
-        self._released = True
-        hold.leases[:] = [ref for ref in hold.leases if (lease := ref()) is not None and not lease._released]
-        if hold.look() is State.LOST:
-            return False
-        if hold.leases or hold.state is State.RELEASED:
-            return True
-        return await keeper.release(hold)
+        hold = self._hold
+        if hold.keeper.inherited:
+            self._raise_inherited()
+        self._ended = State.RELEASED
+        hold.shares -= 1
+        if hold.shares:
+            hold.leases = [ref for ref in hold.leases if ref() is not self]
+            held = hold.look() is not State.LOST
+        else:
+            held = await hold.keeper.release(hold)
+        if not held:
+            self._ended = State.LOST
+        return held
 
-    def _told(self, message: str) -> None:
+    def told(self, message: str) -> None:
         """Learn of the loss: stop the body and call on_lost. Called by the keeper, once."""
-        if self._body is not None:
+        if self._body is not None and not self._body.runs_here():  # close() tells in the body's own task
             self._body.cancel(message)
         if self._on_lost is not None:
             self._on_lost(self)
 
-    def _spare(self) -> None:
+    def spare(self) -> None:
         """Do not cancel the body for a loss that it is finding out itself, right now."""
         if self._body is not None and self._body.runs_here():
             self._body.spare()
 
-    def _check_process(self) -> None:
-        if self._hold.pid != os.getpid():
-            raise NotHeld(
-                f"the lease on {self.resource!r} belongs to process {self._hold.pid}, which forked this one; "
-                "acquire in this process",
-                **self._facts(),
-            )
+    def _raise_inherited(self) -> NoReturn:
+        raise NotHeld(
+            f"the lease on {self.resource!r} belongs to process {self._hold.keeper.pid}, which forked this one; "
+            "acquire in this process",
+            **self._facts(),
+        )
 
     def _facts(self) -> dict[str, Any]:
         return {"resource": self.resource, "owner": self.owner, "token": self.token}

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import itertools
+import os
 import threading
 import weakref
-from collections.abc import Callable, Coroutine, Generator, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from queue import SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
 from .._clock import Clock
 from ..core.lease import Ending
+from ..errors import StoreUnavailable
 
 if TYPE_CHECKING:
     from .lease import Lease
@@ -42,7 +43,7 @@ def actor() -> Actor:
     assert task is not None  # awaited from a task, as everything in asyncio is
     known = _actors.get(task)
     if known is None:
-        known = _actors[task] = Actor(next(_numbers), task.get_name())
+        known = _actors[task] = Actor(next(_numbers), f"{os.uname().nodename}:{os.getpid()}:{task.get_name()}")
     return known
 
 
@@ -53,6 +54,11 @@ class Home:
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
+
+    def actor(self) -> Actor:
+        """Return the actor that is running, after a check that it runs here."""
+        self.check()
+        return actor()
 
     def check(self) -> None:
         """Refuse to run in another loop: futures and sockets of the first one would never wake up here."""
@@ -172,35 +178,50 @@ def start(run: Callable[[], Coroutine[Any, Any, None]], name: str) -> Activity |
     return Activity(run, name)
 
 
+async def finish(work: Callable[P, Coroutine[Any, Any, None]], *args: P.args, **kwargs: P.kwargs) -> None:
+    """Do the work to its end, also when the caller is cancelled meanwhile."""
+    await asyncio.shield(asyncio.get_running_loop().create_task(work(*args, **kwargs)))
+
+
 class Worker:
     """A thread of our own for blocking calls, one at a time and in order.
 
     Not an executor: those refuse work while the interpreter ends, which is when leases have to be released.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, limit: float) -> None:
         self._name = name
+        self._limit = limit
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         # The thread knows the queue only, so that a forgotten client can be collected and ends its thread.
         weakref.finalize(self, self._calls.put, None)
 
-    async def run(self, limit: float, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call the function in the thread; raise TimeoutError when there is no result within `limit` seconds.
+    async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call the function in the thread.
 
-        The call itself goes on in that case, and so does one whose caller was cancelled: its fate is unknown.
+        Raises: StoreUnavailable when there is no result within the limit. The call itself goes on then, and so does one
+        whose caller was cancelled: its fate is unknown.
         """
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=_work, args=(self._calls,), name=self._name, daemon=True)
             self._thread.start()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        timer = loop.call_later(limit, _expire, future)
+        timer = loop.call_later(self._limit, _expire, future, self._limit)
         self._calls.put(_Call(loop, future, lambda: function(*args, **kwargs)))
         try:
             return await future
         finally:
             timer.cancel()
+
+    def wrap(self, function: Callable[P, T]) -> Callable[P, Awaitable[T]]:
+        """Return the function as one that is awaited and runs in the thread."""
+
+        def call(*args: P.args, **kwargs: P.kwargs) -> Awaitable[T]:
+            return self.run(function, *args, **kwargs)
+
+        return call
 
     def close(self) -> None:
         """Let the thread end after the calls that it already has."""
@@ -235,9 +256,9 @@ def _settle(future: asyncio.Future[Any], result: object, error: BaseException | 
         future.set_result(result)
 
 
-def _expire(future: asyncio.Future[Any]) -> None:
+def _expire(future: asyncio.Future[Any], limit: float) -> None:
     if not future.done():
-        future.set_exception(TimeoutError())
+        future.set_exception(StoreUnavailable(f"no answer within {limit:g} s: other calls or processes keep it busy"))
 
 
 class Body:
@@ -279,7 +300,7 @@ class Body:
                 try:
                     await asyncio.sleep(0)
                 except asyncio.CancelledError:
-                    if outer:
+                    if self._task.cancelling() > self._before:  # an outer one, old or just now
                         raise
         if error is None:
             return Ending.RETURN
@@ -318,6 +339,8 @@ def acquiring(acquire: Coroutine[Any, Any, Lease]) -> Acquiring:
 
 def check_function(function: Callable[..., Any], what: str) -> None:
     """Refuse to decorate what this flavour cannot run under a lease."""
+    import inspect
+
     if not inspect.iscoroutinefunction(function):
         raise TypeError(
             f"{what} of an asyncio client decorates coroutine functions, and {function!r} is not one; "

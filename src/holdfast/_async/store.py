@@ -19,7 +19,10 @@ class Store(Protocol):
     unknown. StoreError says that asking again is pointless. A store is made without I/O and opens itself on first use.
     """
 
-    capabilities: Capabilities
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the store can do and promises."""
+        ...
 
     async def ready(self) -> None:
         """Open the store and check that it can keep what its capabilities say.

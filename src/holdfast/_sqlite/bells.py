@@ -56,8 +56,8 @@ class Tower:
             try:
                 self._folder.mkdir(mode=0o700, exist_ok=True)
                 return Bell(self)
-            except FileNotFoundError:  # the last one out removed the directory in between
-                continue
+            except FileNotFoundError:  # the last one out removed the directory, now or before our descriptor of it
+                self._forget_folder()
             except OSError:
                 break
         return None
@@ -69,13 +69,18 @@ class Tower:
         if self._socket is None:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             self._socket.setblocking(False)
-        try:
-            self._socket.sendto(b"!", self.address(name))
-        except ConnectionRefusedError:  # its process was killed and left the name behind
-            self.remove(name)
-        except OSError:
-            # Gone, or its buffer is full of rings it has not looked at: it will ask again either way.
-            pass
+        for _ in range(2):
+            try:
+                self._socket.sendto(b"!", self.address(name))
+            except ConnectionRefusedError:  # its process was killed and left the name behind
+                self.remove(name)
+            except FileNotFoundError:
+                if self._fd is not None:  # perhaps our descriptor is of a directory that was removed
+                    self._forget_folder()
+                    continue
+            except OSError:
+                pass  # its buffer is full of rings it has not looked at: it will ask again anyway
+            return
 
     def address(self, name: str) -> str:
         """Return the address of a bell; through an open directory where the path is too long for a socket."""
@@ -96,8 +101,11 @@ class Tower:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+        self._forget_folder()
+        with contextlib.suppress(OSError):
+            self._folder.rmdir()  # the last one out
+
+    def _forget_folder(self) -> None:
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
-        with contextlib.suppress(OSError):
-            self._folder.rmdir()  # the last one out

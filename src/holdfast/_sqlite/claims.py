@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Sequence
 from math import inf
 from pathlib import Path
-from typing import Any
 
 from .._clock import Clock
 from ..core.claim import LOST, Answer, Claim, Granted, Record, Renewal, Renewed, ResourceState, Waiting
@@ -17,47 +16,43 @@ from ..core.queue import TOKEN_LIMIT, Entry, Queue, Step
 from . import host
 from .bells import Bell, Tower
 from .database import Database
+from .rows import COLUMNS, pack, read_entry
 
-_FAIR, _DETACHED, _KEPT = 1, 2, 4
 _DAY = 86400.0
 _SWEEP_EVERY = 3600.0
 _MOST_WATCHED = 8  # processes ahead whose end wakes a waiter
 
-_COLUMNS = "seq, holder, token, weight, capacity, ttl, expires, flags, owner, value, place"
-
-# Takes a free resource: the row of seq 0 has no claim, and there is no other row.
-_TAKE = f"""
-INSERT INTO claims (namespace, resource, counter, token, {_COLUMNS.replace("token, ", "")})
-SELECT ?1, ?2, t, t, 0, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11
-FROM (SELECT max(?12, value + 1) AS t FROM meta WHERE key = 'floor') WHERE t < {TOKEN_LIMIT}
-ON CONFLICT DO UPDATE SET
-    counter = max(counter + 1, excluded.counter), token = max(counter + 1, excluded.counter),
-    holder = excluded.holder, weight = excluded.weight, capacity = excluded.capacity, ttl = excluded.ttl,
-    expires = excluded.expires, flags = excluded.flags, owner = excluded.owner, value = excluded.value,
-    place = excluded.place
-WHERE holder IS NULL AND counter < {TOKEN_LIMIT - 1}
-  AND NOT EXISTS (SELECT 1 FROM claims AS o WHERE o.namespace = ?1 AND o.resource = ?2 AND o.seq > 0)
-RETURNING token
+# Takes a free resource that is known. The token is the clock, where that is above the counter: so it need not be asked
+# for. Everything else, a clock that was set back included, goes the longer way through the queue.
+_TAKE = """
+UPDATE claims SET counter = ?1, token = ?1, holder = ?2, expires = ?3, claim = ?4
+WHERE namespace = ?5 AND resource = ?6 AND seq = 0 AND holder IS NULL AND others = 0 AND counter < ?1
 """
 
 # Frees a resource that nobody else waits for or shares.
 _FREE = """
 UPDATE claims SET holder = NULL
-WHERE namespace = ?1 AND resource = ?2 AND seq = 0 AND holder = ?3 AND token > 0 AND expires > ?4 AND flags < 4
-  AND NOT EXISTS (SELECT 1 FROM claims AS o WHERE o.namespace = ?1 AND o.resource = ?2 AND o.seq > 0)
+WHERE namespace = ?1 AND resource = ?2 AND seq = 0 AND holder = ?3 AND token > 0 AND expires > ?4 AND kept = 0
+  AND others = 0
 """
 
 _RENEW = """
-UPDATE claims SET expires = ?4 + ttl
-WHERE namespace = ?1 AND resource = ?2 AND holder = ?3 AND token > 0 AND expires > ?4 AND flags < 4
+UPDATE claims SET expires = ?5
+WHERE namespace = ?1 AND resource = ?2 AND holder = ?3 AND token > 0 AND expires > ?4 AND kept = 0
 """
 
-_LOAD = f"SELECT {_COLUMNS}, counter FROM claims WHERE namespace = ? AND resource = ? ORDER BY seq"
+_LOAD = f"SELECT {COLUMNS} FROM claims WHERE namespace = ? AND resource = ? ORDER BY seq"
 
 _PUT = f"""
-INSERT OR REPLACE INTO claims (namespace, resource, counter, {_COLUMNS})
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT OR REPLACE INTO claims (namespace, resource, others, {COLUMNS}) VALUES (?, ?, 0, ?, ?, ?, ?, ?, ?, ?)
 """
+
+_COUNT = """
+INSERT INTO claims (namespace, resource, seq, counter, others) VALUES (?1, ?2, 0, ?3, ?4)
+ON CONFLICT DO UPDATE SET counter = excluded.counter, others = excluded.others
+"""
+
+_EMPTY = "UPDATE claims SET holder = NULL, token = 0, kept = 0 WHERE namespace = ? AND resource = ? AND seq = 0"
 
 
 class Claims:
@@ -82,23 +77,19 @@ class Claims:
         """Open and check the file."""
         self._database.run(lambda connection: None)
 
-    def claim(self, claim: Claim, queue: bool) -> Answer:
+    def claim(self, claim: Claim, queue: bool = True) -> Answer:
         """See Store."""
         clock = self._clock
         now = clock.now()
         if now >= self._next_sweep:
             self._sweep(now)
-        (resource, holder, weight, capacity, ttl, owner, value, _, _) = claim
-        flags = (_FAIR if claim.fair else 0) | (_DETACHED if claim.detached else 0)
-        row = (
-            self._namespace, resource, holder, weight, capacity, ttl, now + ttl, flags, owner, value, self._process,
-            clock.wall_us(),
-        )  # fmt: skip
+        resource, holder = claim.resource, claim.holder
         # A claim that waits has a row: it cannot find the resource free.
         if holder not in self._bells:
-            found = self._database.run(lambda connection: connection.execute(_TAKE, row).fetchall())
-            if found:
-                return Granted(found[0][0], ttl)
+            token = clock.wall_us()
+            row = (token, holder, now + claim.ttl, pack(claim[2:], self._process), self._namespace, resource)
+            if token < TOKEN_LIMIT and self._database.change(_TAKE, row, now):
+                return Granted(token, claim.ttl)
         place = self._process + "|" + (self._bell(holder) if queue else "")
         answer = self._step(resource, lambda waiting: self._claim_or_bury(waiting, claim, queue, place))
         assert isinstance(answer, Granted | Waiting)
@@ -114,38 +105,39 @@ class Claims:
             done = []
             with self._database.transaction(connection):
                 for claim in claims:
-                    cursor = connection.execute(_RENEW, (self._namespace, claim.resource, claim.holder, now))
-                    done.append(cursor.rowcount)
+                    row = (self._namespace, claim.resource, claim.holder, now, now + claim.ttl)
+                    done.append(connection.execute(_RENEW, row).rowcount)
             return [Renewed(c.ttl) if n else LOST for c, n in zip(claims, done, strict=True)]
 
         return self._database.run(work)
 
-    def release(self, resource: str, holder: str, keep: float) -> bool:
+    def release(self, resource: str, holder: str, keep: float = 0.0) -> bool:
         """See Store."""
         if not keep and holder not in self._bells:
-            row = (self._namespace, resource, holder, self._clock.now())
-            if self._database.run(lambda connection: connection.execute(_FREE, row).rowcount, moved=False):
+            now = self._clock.now()
+            if self._database.change(_FREE, (self._namespace, resource, holder, now), now):
                 return True
         answer = self._step(resource, lambda queue: queue.release(holder, self._clock.now(), keep))
         self._hang_up(holder)
         return answer is True
 
-    def inspect(self, prefix: str) -> list[ResourceState]:
+    def inspect(self, prefix: str = "") -> list[ResourceState]:
         """See Store."""
         rows = self._database.run(
             lambda connection: connection.execute(
-                f"SELECT {_COLUMNS}, counter, resource FROM claims WHERE namespace = ?1 "
+                f"SELECT {COLUMNS}, resource FROM claims WHERE namespace = ?1 "
                 "AND substr(resource, 1, length(?2)) = ?2 ORDER BY resource, seq",
                 (self._namespace, prefix),
             ).fetchall()
         )
         queues: dict[str, Queue] = {}
         for row in rows:
-            queue = queues.setdefault(row[12], Queue())
+            resource = row[7]
+            queue = queues.setdefault(resource, Queue())
             if row[0] == 0:
-                queue.counter = row[11]
-            if row[1] is not None:
-                queue.entries.append(_entry(row[12], row))
+                queue.counter = row[1]
+            if row[2] is not None:
+                queue.entries.append(read_entry(resource, row))
         now = self._clock.now()
         states = [queue.state(resource, now) for resource, queue in queues.items()]
         return [state for state in states if state.holders or state.waiters]
@@ -161,7 +153,7 @@ class Claims:
             return None
         return Record(row[0], row[1])
 
-    def write(self, key: str, value: str, fence: Fence, keep: float | None) -> None:
+    def write(self, key: str, value: str, fence: Fence, keep: float | None = None) -> None:
         """See Store."""
 
         def work(connection: sqlite3.Connection) -> None:
@@ -228,7 +220,7 @@ class Claims:
             again = queue.claim(claim, now, clock_us, self._waiting_life, queue=wait, place=place)
             step = Step(again.answer, step.put + again.put, step.drop + buried + again.drop, queue.grantable())
             ahead = queue.ahead_of(mine.seq if mine is not None else queue.next_seq())
-        pids = {host.pid_of(_process(entry), self._process) for entry in ahead} - {None}
+        pids = {host.pid_of(_process(entry), self._process) for entry in ahead if not entry.outlives}
         self._ahead[claim.holder] = [pid for pid in pids if pid is not None][:_MOST_WATCHED]
         return step
 
@@ -242,16 +234,16 @@ class Claims:
 
     def _step(self, resource: str, decide: Callable[[Queue], Step]) -> object:
         """Load a queue, decide, store what changed, and ring those that can go."""
+        key = (self._namespace, resource)
 
         def work(connection: sqlite3.Connection) -> Step:
             with self._database.transaction(connection):
-                queue = self._load(connection, resource)
-                before = queue.counter
+                queue = self._load(connection, key)
                 step = decide(queue)
                 wake, dropped = step.wake, step.drop
                 while wake and (buried := self._bury(queue, wake)):  # never wake the dead: wake who comes after
                     dropped, wake = dropped + buried, queue.grantable()
-                self._save(connection, resource, queue, step.put, dropped, before)
+                self._save(connection, key, queue, step.put, dropped)
             return step._replace(wake=wake, drop=dropped)
 
         step = self._database.run(work)
@@ -259,50 +251,34 @@ class Claims:
             self._tower.ring(entry.place.partition("|")[2])
         return step.answer
 
-    def _load(self, connection: sqlite3.Connection, resource: str) -> Queue:
-        rows = connection.execute(_LOAD, (self._namespace, resource)).fetchall()
+    def _load(self, connection: sqlite3.Connection, key: tuple[str, str]) -> Queue:
+        rows = connection.execute(_LOAD, key).fetchall()
         if rows:
-            counter = rows[0][11]
+            counter = rows[0][1]
         else:
             (counter,) = connection.execute("SELECT value FROM meta WHERE key = 'floor'").fetchone()
-        return Queue([_entry(resource, row) for row in rows if row[1] is not None], counter)
+        return Queue([read_entry(key[1], row) for row in rows if row[2] is not None], counter)
 
     def _save(
         self,
         connection: sqlite3.Connection,
-        resource: str,
+        key: tuple[str, str],
         queue: Queue,
         put: Sequence[Entry],
         dropped: Sequence[Entry],
-        counter: int,
     ) -> None:
-        key = (self._namespace, resource)
         for entry in dropped:
             if entry.seq:
                 connection.execute(
                     "DELETE FROM claims WHERE namespace = ? AND resource = ? AND seq = ?", (*key, entry.seq)
                 )
             else:
-                connection.execute(
-                    "UPDATE claims SET holder = NULL WHERE namespace = ? AND resource = ? AND seq = 0", key
-                )
-        for entry in put:
-            c = entry.claim
-            flags = (_FAIR if c.fair else 0) | (_DETACHED if c.detached else 0) | (_KEPT if entry.kept else 0)
-            connection.execute(
-                _PUT,
-                (
-                    *key, queue.counter, entry.seq, c.holder, entry.token, c.weight, c.capacity, c.ttl, entry.expires,
-                    flags, c.owner, c.value, entry.place,
-                ),
-            )  # fmt: skip
-        if queue.counter != counter:
-            connection.execute(
-                "INSERT INTO claims (namespace, resource, seq, counter, token, weight, capacity, ttl, expires, flags, "
-                "owner, place) VALUES (?1, ?2, 0, ?3, 0, 0, 0, 0, 0, 0, '', '') "
-                "ON CONFLICT DO UPDATE SET counter = excluded.counter",
-                (*key, queue.counter),
-            )
+                connection.execute(_EMPTY, key)
+        for e in put:
+            text = pack(e.claim[2:], e.place)
+            connection.execute(_PUT, (*key, e.seq, 0, e.claim.holder, e.token, e.expires, e.kept, text))
+        if put or dropped:
+            connection.execute(_COUNT, (*key, queue.counter, sum(e.seq > 0 for e in queue.entries)))
 
     def _sweep(self, now: float) -> None:
         """Forget what is over: expired claims, and the counters that the clock has left a day behind.
@@ -311,18 +287,19 @@ class Claims:
         """
         self._next_sweep = now + _SWEEP_EVERY
         wall = self._wall()
+        over = now - _DAY  # so long over that nobody waits for it: nobody has to be woken
 
         def work(connection: sqlite3.Connection) -> None:
             with self._database.transaction(connection):
-                connection.execute("DELETE FROM claims WHERE seq > 0 AND expires <= ?", (now - _DAY,))
-                connection.execute(
-                    "UPDATE claims SET holder = NULL WHERE seq = 0 AND holder IS NOT NULL AND expires <= ?",
-                    (now - _DAY,),
-                )
+                expired = connection.execute(
+                    "SELECT DISTINCT namespace, resource FROM claims WHERE holder IS NOT NULL AND expires <= ?", (over,)
+                ).fetchall()
+                for key in expired:
+                    queue = self._load(connection, key)
+                    self._save(connection, key, queue, (), queue.sweep(over))
                 gone = connection.execute(
-                    "DELETE FROM claims WHERE seq = 0 AND holder IS NULL AND counter < ? AND NOT EXISTS ("
-                    "SELECT 1 FROM claims AS o WHERE o.namespace = claims.namespace "
-                    "AND o.resource = claims.resource AND o.seq > 0) RETURNING counter",
+                    "DELETE FROM claims WHERE seq = 0 AND holder IS NULL AND others = 0 AND counter < ? "
+                    "RETURNING counter",
                     (int((wall - _DAY) * 1e6),),
                 ).fetchall()
                 if gone:
@@ -357,9 +334,3 @@ class Claims:
 
 def _process(entry: Entry) -> str:
     return entry.place.partition("|")[0]
-
-
-def _entry(resource: str, row: tuple[Any, ...]) -> Entry:
-    seq, holder, token, weight, capacity, ttl, expires, flags, owner, value, place = row[:11]
-    claim = Claim(resource, holder, weight, capacity, ttl, owner, value, bool(flags & _FAIR), bool(flags & _DETACHED))
-    return Entry(seq, claim, token, expires, bool(flags & _KEPT), place)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import random
 import sqlite3
@@ -12,16 +13,21 @@ import weakref
 from collections.abc import Callable, Iterator
 from importlib.resources import files
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from .._clock import Clock
 from ..errors import StoreError, StoreUnavailable
 from . import host
+from .rows import COLUMNS, read_entry
 
 T = TypeVar("T")
 
 APPLICATION_ID = 0x686F6C64  # "hold"
 FORMAT = 1
+
+# A file that is deleted or replaced under its users lets two hold one lock until they notice. They look at every
+# renewal; acquires look if nobody has for this long.
+_LOOK_EVERY = 0.01
 
 _PAUSE_LEAST = 0.00005
 _PAUSE_MOST = 0.005
@@ -47,16 +53,16 @@ class Database:
         self._make_parents = make_parents
         self._mutex = threading.Lock()
         self._connection: sqlite3.Connection | None = None
+        self._cursor: sqlite3.Cursor | None = None  # to make one for each statement costs a tenth of it
         self._inode = (0, 0)
+        self._look_again = 0.0
         self._pid = os.getpid()
         self._closed = False
         self._forking = False
         _databases.add(self)
 
-    def run(self, work: Callable[[sqlite3.Connection], T], *, moved: bool = True) -> T:
+    def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Let `work` use the connection. It may run again: SQLite refuses at once while another process writes.
-
-        With `moved` it is checked first that the file is still the one that was opened.
 
         Raises: StoreUnavailable after io_timeout; StoreError when asking again is pointless.
         """
@@ -65,7 +71,7 @@ class Database:
             pause = _PAUSE_LEAST
             while True:
                 try:
-                    if moved and self._connection is not None and self._has_moved():
+                    if self._connection is not None and self._has_moved():
                         self._drop()
                     return work(self._connection or self._open())
                 except sqlite3.Error as error:
@@ -74,7 +80,7 @@ class Database:
                         raise self._explain(error) from error
                     if time.monotonic() + pause > give_up:
                         raise StoreUnavailable(
-                            f"{self.path} was locked by another process for {self._io_timeout:g} s; "
+                            f"{self.path} was kept locked by another process for {self._io_timeout:g} s; "
                             "it may be paused in the middle of a write"
                         ) from error
                 except BaseException:  # Ctrl-C in the middle: an open transaction would lock everybody out
@@ -82,6 +88,19 @@ class Database:
                     raise
                 time.sleep(pause * (0.5 + random.random()))
                 pause = min(_PAUSE_MOST, pause * 2)
+
+    def change(self, statement: str, row: tuple[Any, ...], now: float) -> int:
+        """Run one changing statement, a transaction in itself, and return how many rows it changed.
+
+        This is the way of every acquire and release of a free resource, so it does as little as it can.
+        """
+        try:
+            with self._mutex:
+                if self._cursor is not None and now < self._look_again:
+                    return self._cursor.execute(statement, row).rowcount
+        except sqlite3.Error:
+            pass  # nothing was changed; below it is tried again, or explained
+        return self.run(lambda connection: connection.execute(statement, row).rowcount)
 
     @contextlib.contextmanager
     def transaction(self, connection: sqlite3.Connection, *, durable: bool = False) -> Iterator[None]:
@@ -125,49 +144,87 @@ class Database:
         if self._pid != os.getpid():
             raise StoreError(f"{self.path} was opened before a fork that Python did not see; connect() after the fork")
         self._check_place()
-        connection = sqlite3.connect(
-            self.path, timeout=0.0, isolation_level=None, check_same_thread=False, cached_statements=64
-        )
-        try:
-            (application,) = connection.execute("PRAGMA application_id").fetchone()
-            (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-            if application != APPLICATION_ID and (application or tables):
-                raise StoreError(f"{self.path} is a SQLite file of another program; nothing was changed in it")
-            (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
-            if mode != "wal":
-                raise StoreError(f"{self.path} cannot use a write-ahead log (its journal mode stays {mode!r})")
-            connection.execute("PRAGMA synchronous = NORMAL")
-            connection.execute("BEGIN IMMEDIATE")
-            if not connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
-                self._create(connection)
-            self._check_format(connection)
-            self._check_host(connection)
-            connection.execute("COMMIT")
-        except BaseException:
-            connection.close()
-            raise
-        status = os.stat(self.path)
-        self._inode = (status.st_dev, status.st_ino)
-        self._connection = connection
+        with self._alone():
+            inode = self._make_file()
+            connection = sqlite3.connect(
+                self.path, timeout=0.0, isolation_level=None, check_same_thread=False, cached_statements=64
+            )
+            try:
+                self._prepare(connection)
+            except BaseException:
+                connection.close()
+                raise
+            self._connection, self._cursor, self._inode = connection, connection.cursor(), inode
+        if self._has_moved():  # while it was being opened
+            self._drop()
+            raise _Busy(f"{self.path} was replaced while it was opened")
         return connection
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        """Check that the file is one of ours, or make it one."""
+        (application,) = connection.execute("PRAGMA application_id").fetchone()
+        (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        if application != APPLICATION_ID and (application or tables):
+            raise StoreError(f"{self.path} is a SQLite file of another program; nothing was changed in it")
+        (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+        if mode != "wal":
+            raise StoreError(f"{self.path} cannot use a write-ahead log (its journal mode stays {mode!r})")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute("BEGIN IMMEDIATE")
+        if not tables:
+            self._create(connection)
+        self._check_format(connection)
+        self._check_host(connection)
+        connection.execute("COMMIT")
 
     def _check_place(self) -> None:
         folder = self.path.parent
         try:
             if self._make_parents:
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if (kind := host.file_system(folder.resolve())) in host.NETWORK:
-                raise StoreError(
-                    f"{self.path} is on a network file system ({kind}), where SQLite cannot exclude other machines; "
-                    "use a local disk for one host, or a store for many: redis://, etcd://, postgresql://"
-                )
-            # Made before SQLite does, so that it never exists with a wider mode.
-            with contextlib.suppress(FileExistsError):
-                os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+            kind = host.file_system(folder.resolve())
         except OSError as error:
+            raise self._cannot_make(error) from error
+        if kind in host.NETWORK:
             raise StoreError(
-                f"{self.path} cannot be made: {error.strerror}. Check that its directory exists and may be written"
-            ) from error
+                f"{self.path} is on a network file system ({kind}), where SQLite cannot exclude other machines; "
+                "use a local disk for one host, or a store for many: redis://, etcd://, postgresql://"
+            )
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep other openers of this file out: between them, one would see it half made."""
+        try:
+            folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise self._cannot_make(error) from error
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+        except BlockingIOError:
+            raise _Busy(f"{self.path} is being opened by another process") from None
+        finally:
+            os.close(folder)
+
+    def _make_file(self) -> tuple[int, int]:
+        """Make the file if there is none, and return its identity."""
+        try:
+            if not self.path.exists():
+                # What a deleted file left behind belongs to it alone, and would be taken for ours.
+                for name in ("-wal", "-shm"):
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(f"{self.path}{name}")
+                # Made before SQLite does, so that it never exists with a wider mode.
+                os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+            status = os.stat(self.path)
+        except OSError as error:
+            raise self._cannot_make(error) from error
+        return status.st_dev, status.st_ino
+
+    def _cannot_make(self, error: OSError) -> StoreError:
+        return StoreError(
+            f"{self.path} cannot be made: {error.strerror}. Check that its directory exists and may be written"
+        )
 
     def _create(self, connection: sqlite3.Connection) -> None:
         script = (files("holdfast") / "scripts" / "sqlite.sql").read_text(encoding="utf-8")
@@ -206,12 +263,19 @@ class Database:
             )
         # Its clock started anew. Processes have died with it, but detached claims run on, by the wall clock.
         now, offset = self._clock.now(), self._offset()
-        connection.execute("DELETE FROM claims WHERE seq > 0 AND (flags < 2 OR token = 0)")
-        connection.execute("UPDATE claims SET holder = NULL WHERE seq = 0 AND (flags < 2 OR token = 0)")
-        connection.execute(
-            "UPDATE claims SET expires = ?1 + max(0, min(ttl, expires + ?2 - (?1 + ?3))) WHERE holder IS NOT NULL",
-            (now, meta["offset"], offset),
-        )
+        rows = connection.execute(
+            f"SELECT {COLUMNS}, namespace, resource FROM claims WHERE holder IS NOT NULL"
+        ).fetchall()
+        for row in rows:
+            entry, key = read_entry(row[8], row), (row[7], row[8], row[0])
+            if entry.token and (entry.claim.detached or entry.kept):
+                left = entry.expires + meta["offset"] - (now + offset)
+                expires = now + max(0.0, min(entry.claim.ttl, left))  # a wall clock that was set back adds nothing
+            else:
+                expires = now
+            connection.execute(
+                "UPDATE claims SET expires = ? WHERE namespace = ? AND resource = ? AND seq = ?", (expires, *key)
+            )
         connection.executemany("UPDATE meta SET value = ? WHERE key = ?", [(boot, "boot"), (offset, "offset")])
 
     def _offset(self) -> float:
@@ -219,6 +283,7 @@ class Database:
 
     def _has_moved(self) -> bool:
         """Tell whether the path names another file now: locks in the old one exclude nobody."""
+        self._look_again = self._clock.now() + _LOOK_EVERY
         try:
             status = os.stat(self.path)
         except OSError:
@@ -231,9 +296,21 @@ class Database:
                 self._connection.execute("ROLLBACK")
 
     def _drop(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        connection, self._connection, self._cursor = self._connection, None, None
+        if connection is None:
+            return
+        if self._has_moved():
+            # The last one to close a file deletes its log, by name: here that is the log of the file that took its
+            # place. So this connection is never closed, not even when the interpreter ends.
+            import ctypes
+
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+        else:
+            connection.close()
+
+    def __del__(self) -> None:
+        if self._pid == os.getpid():
+            self._drop()
 
     def _explain(self, error: sqlite3.Error) -> StoreError:
         name = getattr(error, "sqlite_errorname", "") or ""
@@ -243,15 +320,23 @@ class Database:
         return StoreError(f"{self.path}: {error} ({name or type(error).__name__})")
 
 
+class _Busy(sqlite3.OperationalError):
+    """Somebody else is at it; asking again will do."""
+
+    sqlite_errorname = "SQLITE_BUSY"
+
+
 def _is_busy(error: sqlite3.Error) -> bool:
     return (getattr(error, "sqlite_errorname", "") or "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
 
 
 _databases: weakref.WeakSet[Database] = weakref.WeakSet()
 _forking: list[Database] = []
+_one_fork = threading.Lock()
 
 
 def _before_fork() -> None:
+    _one_fork.acquire()  # threads that fork at once go one after the other
     _forking[:] = list(_databases)
     for database in _forking:
         database.release_for_fork()
@@ -261,6 +346,7 @@ def _after_fork_in_parent() -> None:
     for database in _forking:
         database.resume_after_fork()
     _forking.clear()
+    _one_fork.release()
 
 
 def _after_fork_in_child() -> None:
@@ -268,6 +354,7 @@ def _after_fork_in_child() -> None:
     for database in _forking:
         _databases.discard(database)
     _forking.clear()
+    _one_fork.release()
 
 
 if hasattr(os, "register_at_fork"):

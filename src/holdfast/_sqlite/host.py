@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 # File systems on which neither SQLite's locks nor its shared memory work between machines.
@@ -36,7 +37,7 @@ def file_system(path: Path, mounts: str | None = None) -> str:
         fields = left.split()
         if not dash or len(fields) < 5 or not right:
             continue
-        point = fields[4].encode().decode("unicode_escape")  # spaces are written as \040
+        point = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), fields[4])  # a space is written \040
         inside = point == "/" or str(path) == point or str(path).startswith(point + "/")
         # A later mount on the same point covers the earlier one.
         if inside and len(point) >= best:
@@ -99,7 +100,7 @@ def _tasks(pid: int) -> list[str]:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
+        return path.read_text(encoding="utf-8", errors="surrogateescape").strip()
     except OSError:
         return ""
 

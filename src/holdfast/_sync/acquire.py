@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from math import inf
-from typing import NamedTuple
 
 from .._clock import Clock
 from ..core import events
@@ -35,95 +34,90 @@ class Site:
         self.namespace = namespace
         self.io_timeout = io_timeout
         self.closing = False
-        self.under_way = 0  # acquires that close() has to wait for, about
+        self.under_way: set[str] = set()  # holders whose acquires close() has to wait for
 
 
-class Grant(NamedTuple):
-    """What the store granted, and when the question was asked."""
-
-    token: int
-    asked: float
-    deadline: float
-
-
-def acquire(site: Site, claim: Claim, timeout: float | None) -> Grant:
-    """Claim until granted.
+def acquire(site: Site, claim: Claim, timeout: float | None) -> tuple[int, float, float]:
+    """Claim until granted; return the token, the time when that was asked for, and the local deadline.
 
     Raises: AcquireTimeout when the resource stayed busy; StoreUnavailable when the store did; LockError when the
     client was closed meanwhile.
     """
-    site.under_way += 1
-    started = site.clock.now()
+    store, now = site.store, site.clock.now
+    started = asked = now()  # read before asking: a slow reply must shorten the lease, never extend it
+    until = inf if timeout is None else started + timeout
+    outage: Outage | None = None
+    queued = False
+    site.under_way.add(claim.holder)
     try:
-        return _claim(site, claim, timeout, started)
+        while not site.closing:
+            try:
+                answer = store.claim(claim, timeout != 0)
+            except StoreUnavailable as error:
+                outage = outage or Outage(until if timeout is not None else asked + _OUTAGE * site.io_timeout)
+                runtime.sleep(site.clock, outage.pause(claim, started, now(), error))
+                asked = now()
+                continue
+            outage = None
+            if isinstance(answer, Granted):
+                deadline = local_deadline(asked, claim.ttl, answer.left)
+                if now() < deadline and not site.closing:
+                    if site.stream.observers:
+                        _emit(site, events.Acquired, claim, token=answer.token, waited=now() - started, ttl=claim.ttl)
+                    return answer.token, asked, deadline
+                # The grant has run out on its way here, and a body must not start without a lease.
+                store.release(claim.resource, claim.holder)
+                if now() >= until and not site.closing:
+                    raise _too_slow(claim, now() - asked)
+            else:
+                if timeout == 0:
+                    raise _busy(claim, answer, 0.0)
+                if site.stream.observers and not queued:
+                    _emit(site, events.Queued, claim, ahead=answer.ahead)
+                queued = True
+                refresh = store.capabilities.waiting_life / 3
+                store.wait(claim, answer, min(until, asked + min(refresh, answer.retry_after)))
+                if now() >= until:
+                    _withdraw(site, claim, now() <= until + site.io_timeout / 2)
+                    raise _busy(claim, answer, now() - started)
+            asked = now()
+        raise LockError(f"the client was closed while {claim.resource!r} was waited for", resource=claim.resource)
     except AcquireTimeout as error:
         if site.stream.observers:
-            _emit(site, events.TimedOut, claim, waited=site.clock.now() - started, blocker=error.owner or "")
+            _emit(site, events.TimedOut, claim, waited=now() - started, blocker=error.owner or "")
         raise
     except BaseException as error:
         # Cancelled, interrupted or cut off: the claim's fate is unknown, and the caller must not wait for it.
-        site.keeper.adopt(Orphan(claim.resource, claim.holder, 0.0, site.clock.now() + claim.ttl))
+        site.keeper.adopt(Orphan(claim.resource, claim.holder, 0.0, now() + claim.ttl))
         if site.stream.observers:
             _emit(site, events.Abandoned, claim, cause=repr(error))
         raise
     finally:
-        site.under_way -= 1
+        site.under_way.discard(claim.holder)
 
 
-def _claim(site: Site, claim: Claim, timeout: float | None, started: float) -> Grant:
-    store, clock = site.store, site.clock
-    until = inf if timeout is None else started + timeout
-    refresh = store.capabilities.waiting_life / 3
-    failures = 0
-    bear = inf
-    asked = started
-    queued = False
-    while True:
-        if site.closing:
-            raise LockError(f"the client was closed while {claim.resource!r} was waited for", resource=claim.resource)
-        try:
-            answer = store.claim(claim, timeout != 0)
-        except StoreUnavailable as error:
-            now = clock.now()
-            if not failures:
-                bear = until if timeout is not None else asked + _OUTAGE * site.io_timeout
-            pause = now + backoff(failures)
-            failures += 1
-            if pause >= bear:
-                raise _unavailable(claim, now - started, error) from error
-            runtime.sleep(clock, pause)
-            asked = clock.now()
-            continue
-        failures = 0
-        now = clock.now()
-        if isinstance(answer, Granted):
-            deadline = local_deadline(asked, claim.ttl, answer.left)
-            if now < deadline:
-                if site.stream.observers:
-                    _emit(site, events.Acquired, claim, token=answer.token, waited=now - started, ttl=claim.ttl)
-                return Grant(answer.token, asked, deadline)
-            # The grant has run out on its way here, and a body must not start without a lease: ask for a new one.
-            store.release(claim.resource, claim.holder)
-            if now >= until:
-                raise StoreUnavailable(
-                    f"{claim.resource!r} was granted, but the answer took {now - asked:.1f} s, longer than "
-                    f"the ttl of {claim.ttl:g} s; the store or this process is too slow for it",
-                    resource=claim.resource,
-                )
-        else:
-            if timeout == 0:
-                raise _busy(claim, answer, 0.0)
-            if now >= until:
-                _withdraw(site, claim, now <= until + site.io_timeout / 2)
-                raise _busy(claim, answer, now - started)
-            if not queued and site.stream.observers:
-                _emit(site, events.Queued, claim, ahead=answer.ahead)
-            queued = True
-            store.wait(claim, answer, min(until, now + min(refresh, answer.retry_after)))
-            if clock.now() >= until:
-                _withdraw(site, claim, True)
-                raise _busy(claim, answer, clock.now() - started)
-        asked = clock.now()
+class Outage:
+    """A store that does not answer: when to ask again, and when to give up."""
+
+    __slots__ = ("_failures", "_until")
+
+    def __init__(self, until: float) -> None:
+        self._until = until
+        self._failures = 0
+
+    def pause(self, claim: Claim, started: float, now: float, error: StoreUnavailable) -> float:
+        """Return when to ask again.
+
+        Raises: StoreUnavailable when there is no time left for that.
+        """
+        again = now + backoff(self._failures)
+        self._failures += 1
+        if again < self._until:
+            return again
+        raise StoreUnavailable(
+            f"could not acquire {claim.resource!r} within {now - started:.1f} s, the store does not answer: {error}",
+            resource=claim.resource,
+        ) from error
 
 
 def _withdraw(site: Site, claim: Claim, in_time: bool) -> None:
@@ -149,9 +143,10 @@ def _busy(claim: Claim, answer: Waiting, waited: float) -> AcquireTimeout:
     return AcquireTimeout(said, resource=claim.resource, owner=by.owner, token=by.token or None)
 
 
-def _unavailable(claim: Claim, waited: float, error: StoreUnavailable) -> StoreUnavailable:
+def _too_slow(claim: Claim, took: float) -> StoreUnavailable:
     return StoreUnavailable(
-        f"could not acquire {claim.resource!r} within {waited:.1f} s, the store does not answer: {error}",
+        f"{claim.resource!r} was granted, but the answer took {took:.1f} s, longer than the ttl of {claim.ttl:g} s; "
+        "the store or this process is too slow for it",
         resource=claim.resource,
     )
 

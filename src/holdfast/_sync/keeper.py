@@ -11,18 +11,16 @@ from __future__ import annotations
 import os
 import threading
 import warnings
-import weakref
 from collections import deque
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from itertools import count
 from math import inf
-from typing import NamedTuple
 
 from .._clock import Clock, SystemClock
 from ..core import events
 from ..core.claim import Lost, Renewal, Renewed, Unknown
-from ..core.lease import TRANSITIONS, Fact, State
+from ..core.lease import LIVE, TRANSITIONS, Fact, State
 from ..core.timing import RENEW_BATCH, backoff, local_deadline, renew_time, retry_time
 from ..errors import StoreError
 from ..observe.stream import Stream, logger
@@ -32,24 +30,26 @@ from .store import Store
 
 _EARLY = 0.1  # renewals due this soon join a batch that goes out now
 _IDLE = 2.0  # how long an activity without work stays
-_LIVE = (State.HELD, State.AT_RISK)
+_MANY = 1000  # fresh holds after which the heap is brought up to date
 
 
 class Orphan:
     """A claim that nobody holds any more but the store may still have: to be released when the store answers."""
 
-    __slots__ = ("attempts", "due", "holder", "keep", "resource", "until")
+    __slots__ = ("attempts", "due", "holder", "keep", "queued", "resource", "until")
 
     def __init__(self, resource: str, holder: str, keep: float, until: float) -> None:
         self.resource, self.holder, self.keep, self.until = resource, holder, keep, until
         self.attempts = 0
         self.due = -inf
+        self.queued = inf
+
+    def ref(self) -> Orphan:
+        """Return itself: unlike a hold it is kept alive."""
+        return self
 
 
-class _Entry(NamedTuple):
-    due: float
-    number: int  # breaks ties, so that what is kept is never compared
-    find: Callable[[], Hold | Orphan | None]
+Kept = Hold | Orphan
 
 
 class Keeper:
@@ -61,13 +61,17 @@ class Keeper:
         self.stream = stream
         self.namespace = namespace
         self.pid = os.getpid()
+        self.inherited = False  # this is the copy of a forked child: nothing here is its own
         self._held = held
-        self._mutex = threading.Lock()
-        self._heap: list[_Entry] = []
-        self._numbers = count()
-        self._live = 0  # entries of the heap that are not outdated, about
-        self._next = inf  # when the first activity looks again by itself
+        self._mutex = threading.Lock()  # guards the states of holds, and who starts an activity
+        # What is new or due at another time; whoever puts something in pokes the first activity if that looks too late.
+        self._fresh: deque[Callable[[], Kept | None]] = deque()
+        self._next = inf  # when it looks by itself; inf while it is at work, so that nothing slips past it
         self._wake = runtime.Signal()
+        # Belongs to the first activity alone. The number breaks ties, so that what is kept is never compared.
+        self._heap: list[tuple[float, int, Callable[[], Kept | None]]] = []
+        self._numbers = count()
+        self._compact_at = 64
         self._losses: deque[Hold] = deque()
         self._jobs: deque[list[Hold] | Orphan] = deque()
         self._work = runtime.Signal()
@@ -79,39 +83,24 @@ class Keeper:
 
     def add(self, hold: Hold) -> None:
         """Keep a hold that was just granted."""
-        ref = weakref.ref(hold)
-        self._held.add(hold, ref)
-        with self._mutex:
-            heappush(self._heap, _Entry(hold.due, next(self._numbers), ref))
-            self._live += 1
-            if len(self._heap) > 64 and len(self._heap) > 2 * self._live:
-                self._compact()
-            poke = hold.due < self._next
-        if poke:
+        self._held[hold.key] = hold.ref
+        fresh = self._fresh
+        fresh.append(hold.ref)
+        if hold.due < self._next or len(fresh) > _MANY:
             self._poke()
 
     def learn(self, hold: Hold, fact: Fact, cause: str = "") -> None:
-        """Take note of a fact about a hold; a loss is told by the keeper, soon and once."""
+        """Take note of a fact about a hold; a loss is told by the first activity, soon and once."""
         with self._mutex:
             before = hold.state
             hold.state = TRANSITIONS[before][fact]
-            ended = before in _LIVE and hold.state not in _LIVE
-            lost = ended and hold.state is State.LOST
-            if lost:
-                hold.cause = cause or self._why_late(hold)
-                self._losses.append(hold)
-            if ended:
-                self._live -= 1
-        if lost:
-            for ref in list(hold.leases):
-                if (lease := ref()) is not None:
-                    lease._spare()
-        if ended:
-            self._held.forget(hold)
-            if hold.signal is not None:
-                hold.signal.set()
-        if lost:
-            self._poke()
+            if hold.state in LIVE or before not in LIVE:
+                return
+        self._forget(hold)
+        if hold.state is State.LOST:
+            self._lose(hold, cause or self._why_late(hold, before))
+        if hold.signal is not None:
+            hold.signal.set()
 
     def renewed(self, hold: Hold, answer: Renewal, asked: float) -> None:
         """Apply the answer to a renewal that was asked at that time."""
@@ -137,9 +126,18 @@ class Keeper:
                     self._schedule(hold, min(hold.deadline, retry_time(now, hold.claim.ttl)))
 
     def release(self, hold: Hold) -> bool:
-        """Release a hold; False if the store no longer had it. Without an answer the keeper goes on trying."""
-        self.learn(hold, Fact.RELEASED)
-        claim, keep = hold.claim, hold.keep()
+        """Release a hold; False if it was lost. Without an answer the keeper goes on trying."""
+        now = self.clock.now()
+        with self._mutex:
+            live = hold.state in LIVE and now < hold.deadline
+            if live:
+                hold.state = State.RELEASED
+        if not live:
+            return hold.look() is not State.LOST
+        self._forget(hold)
+        if hold.signal is not None:
+            hold.signal.set()
+        claim, keep = hold.claim, hold.keep() if hold.min_hold else 0.0
         try:
             had = self.store.release(claim.resource, claim.holder, keep)
         except StoreError as error:
@@ -150,8 +148,8 @@ class Keeper:
             self.adopt(Orphan(claim.resource, claim.holder, keep, hold.deadline))
             raise
         if not had:
-            hold.state, hold.cause = State.LOST, "the store no longer had the claim when it was released"
-            self._emit(events.Lost, hold, cause=hold.cause)
+            hold.state = State.LOST
+            self._lose(hold, "the store no longer had the claim when it was released")
         elif self.stream.observers:
             self._emit(events.Released, hold, held=self.clock.now() - hold.granted)
         return had
@@ -165,14 +163,13 @@ class Keeper:
     def dropped(self, hold: Hold) -> None:
         """Note that a hold was garbage-collected unreleased. Takes no lock: the collector runs anywhere."""
         hold.state = State.RELEASED
-        self._live -= 1
-        self._held.forget(hold)
+        self._forget(hold)
         if hold.renew_until == -inf:
             return  # never renewed, detached: letting it run out is how it is used
         self._emit(events.Dropped, hold)
         warnings.warn(
             f"the lease on {hold.claim.resource!r} (token {hold.token}) was dropped without a release; "
-            f"it ends at its ttl. Use `with`, or call release()",
+            "it ends at its ttl. Use `with`, or call release()",
             ResourceWarning,
             stacklevel=2,
         )
@@ -188,27 +185,31 @@ class Keeper:
             if activity is not None:
                 activity.join(max(0.0, until - clock.now()))
         self._tell_losses()
-        left = [found for entry in self._heap if (found := entry.find()) is not None]
-        left += [job for job in self._jobs if isinstance(job, Orphan)]
+        self._take_fresh()
+        for _, _, find in self._heap:
+            hold = find()
+            if not isinstance(hold, Hold) or hold.look() not in LIVE:
+                continue
+            if hold.renew_until == -inf:
+                self.learn(hold, Fact.RELEASED)  # a detached claim ends at its expiry, not with its client
+            elif clock.now() < until:
+                try:
+                    self.release(hold)
+                except Exception:  # one that fails must not keep the others
+                    logger.exception("%r could not be released", hold.claim.resource)
+            else:
+                self.learn(hold, Fact.RELEASED)
+                logger.warning(
+                    "%r (token %d) was not released within close(); it ends at its ttl", hold.claim.resource, hold.token
+                )
+        orphans = {job for job in self._jobs if isinstance(job, Orphan)}
+        orphans.update(job for _, _, find in self._heap if isinstance(job := find(), Orphan))
+        for orphan in orphans:
+            if clock.now() < until:
+                self._release_orphan(orphan)
         self._heap.clear()
         self._jobs.clear()
-        for thing in left:
-            if isinstance(thing, Hold) and thing.look() in _LIVE:
-                if thing.renew_until == -inf:
-                    self.learn(thing, Fact.RELEASED)  # a detached claim ends at its expiry, not with its client
-                elif clock.now() < until:
-                    self.release(thing)
-                else:
-                    self.learn(thing, Fact.RELEASED)
-                    logger.warning(
-                        "%r (token %d) could not be released within close(); it ends at its ttl",
-                        thing.claim.resource,
-                        thing.token,
-                    )
-        for job in [job for job in (*left, *self._jobs) if isinstance(job, Orphan)]:
-            if clock.now() < until:
-                self._release_orphan(job)
-        self._jobs.clear()
+        self._tell_losses()
 
     # -- the first activity: decides and tells
 
@@ -218,103 +219,130 @@ class Keeper:
             if not self._closing and (self._watcher is None or not self._watcher.alive):
                 self._watcher = runtime.start(self._watch, "holdfast-keeper")
 
+    def _schedule(self, thing: Kept, due: float) -> None:
+        """Set when to look at it next."""
+        thing.due = due
+        self._fresh.append(thing.ref)
+        if due < self._next:
+            self._poke()
+
     def _watch(self) -> None:
         idle_since = self.clock.now()
         while not self._closing:
             self._wake.clear()
+            self._next = inf
             try:
                 self._tell_losses()
+                self._take_fresh()
                 self._attend()
+                self._take_fresh()
             except Exception:  # a bug must not end the keeper: every lease of the client hangs on it
                 logger.exception("the keeper failed; it goes on")
                 runtime.sleep(self.clock, self.clock.now() + 0.1)
+            until = self._heap[0][0] if self._heap else inf
             now = self.clock.now()
-            with self._mutex:
-                until = self._next = self._heap[0].due if self._heap else inf
-                if until < inf or self._losses:
-                    idle_since = now
-                elif now - idle_since >= _IDLE:
-                    self._next = inf
-                    self._watcher = None  # under the mutex: whoever adds a hold after this starts a new one
-                    return
+            if until < inf:
+                idle_since = now
+            elif now - idle_since >= _IDLE:
+                with self._mutex:
+                    # Whoever adds a hold after this finds no watcher and starts a new one.
+                    if not self._fresh and not self._losses:
+                        self._watcher = None
+                        return
+            self._next = until
             self._wake.wait(self.clock, min(until, idle_since + _IDLE) if until == inf else until)
+
+    def _take_fresh(self) -> None:
+        """Bring the heap up to date. Each thing has one entry that counts, the one at its `queued` time."""
+        while self._fresh:
+            find = self._fresh.popleft()
+            thing = _live(find())
+            # One that is due later than its entry is found when that comes up: no need for another.
+            if thing is not None and thing.due < thing.queued:
+                self._push(thing)
+        if len(self._heap) > self._compact_at:
+            self._heap = [e for e in self._heap if (thing := _live(e[2]())) is not None and thing.queued == e[0]]
+            heapify(self._heap)
+            self._compact_at = 64 + 2 * len(self._heap)
+
+    def _push(self, thing: Kept) -> None:
+        thing.queued = thing.due
+        heappush(self._heap, (thing.due, next(self._numbers), thing.ref))
+
+    def _due(self, by: float) -> list[Kept]:
+        """Take what is due by then off the heap."""
+        found = []
+        while self._heap and self._heap[0][0] <= by:
+            due, _, find = heappop(self._heap)
+            thing = _live(find())
+            if thing is None or thing.queued != due:
+                continue
+            thing.queued = inf
+            if thing.due <= by:
+                found.append(thing)
+            else:
+                self._push(thing)
+        return found
 
     def _attend(self) -> None:
         """Look at everything that is due: start renewals, notice deadlines."""
         now = self.clock.now()
         batch: list[Hold] = []
-        for thing in self._pop(now):
+        for thing in self._due(now):
             if isinstance(thing, Orphan):
                 self.adopt(thing)
             elif now >= thing.deadline:
                 self.learn(thing, Fact.LATE)
             else:
-                if not thing.renewing and now < thing.renew_until:
-                    thing.renewing = True
-                    batch.append(thing)
-                self._schedule(thing, thing.deadline)
+                self._plan(thing, now, batch)
         if not batch:
             return
-        for thing in self._pop(now + _EARLY):
-            if isinstance(thing, Hold) and not thing.renewing and now < thing.renew_until:
-                thing.renewing = True
-                batch.append(thing)
-                self._schedule(thing, thing.deadline)
+        for thing in self._due(now + _EARLY):
+            if isinstance(thing, Hold):
+                self._plan(thing, now, batch)
             else:
-                self._schedule(thing, thing.due)
+                self._push(thing)
         for start in range(0, len(batch), RENEW_BATCH):
             self._jobs.append(batch[start : start + RENEW_BATCH])
         self._work.set()
         self._start_renewer()
 
-    def _pop(self, due: float) -> list[Hold | Orphan]:
-        found: list[Hold | Orphan] = []
-        with self._mutex:
-            while self._heap and self._heap[0].due <= due:
-                entry = heappop(self._heap)
-                thing = entry.find()
-                if thing is not None and thing.due == entry.due and not _ended(thing):
-                    found.append(thing)
-        return found
+    def _plan(self, hold: Hold, now: float, batch: list[Hold]) -> None:
+        """Renew it unless that is under way or over; look again at the deadline in any case."""
+        if not hold.renewing and now < hold.renew_until:
+            hold.renewing = True
+            batch.append(hold)
+        hold.due = hold.deadline
+        self._push(hold)
 
-    def _schedule(self, thing: Hold | Orphan, due: float) -> None:
-        """Set when to look at it next; an earlier entry of the heap is outdated by this."""
-        find: Callable[[], Hold | Orphan | None] = weakref.ref(thing) if isinstance(thing, Hold) else lambda: thing
-        with self._mutex:
-            thing.due = due
-            heappush(self._heap, _Entry(due, next(self._numbers), find))
-            poke = due < self._next
-        if poke:
-            self._poke()
+    def _forget(self, hold: Hold) -> None:
+        if self._held.get(hold.key) is hold.ref:  # another may have come in its place
+            self._held.pop(hold.key, None)
 
-    def _compact(self) -> None:
-        self._heap = [
-            e for e in self._heap if (thing := e.find()) is not None and thing.due == e.due and not _ended(thing)
-        ]
-        heapify(self._heap)
-        self._live = len(self._heap)
+    def _lose(self, hold: Hold, cause: str) -> None:
+        hold.cause = cause
+        for lease in hold.listeners():
+            lease.spare()
+        self._losses.append(hold)
+        self._poke()
 
     def _tell_losses(self) -> None:
         while self._losses:
             hold = self._losses.popleft()
             self._emit(events.Lost, hold, cause=hold.cause)
             message = f"the lease on {hold.claim.resource!r} (token {hold.token}) was lost: {hold.cause}"
-            for ref in list(hold.leases):
-                lease = ref()
-                if lease is None:
-                    continue
+            for lease in hold.listeners():
                 try:
-                    lease._told(message)
+                    lease.told(message)
                 except Exception:
                     logger.exception("on_lost of %r failed", hold.claim.resource)
 
-    def _why_late(self, hold: Hold) -> str:
-        now = self.clock.now()
+    def _why_late(self, hold: Hold, before: State) -> str:
         if hold.renew_until == -inf:
             return f"it was not to be renewed and its ttl of {hold.claim.ttl:g} s has passed"
-        if now >= hold.renew_until:
+        if self.clock.now() >= hold.renew_until:
             return f"max_hold of {hold.renew_until - hold.granted:g} s has passed"
-        if hold.state is State.AT_RISK or hold.renewing:
+        if before is State.AT_RISK or hold.renewing:
             return f"no renewal was answered within its ttl of {hold.claim.ttl:g} s"
         return f"this process did not run for longer than its ttl of {hold.claim.ttl:g} s"
 
@@ -330,12 +358,7 @@ class Keeper:
             self._work.clear()
             try:
                 while self._jobs and not self._closing:
-                    job = self._jobs.popleft()
-                    if isinstance(job, Orphan):
-                        self._release_orphan(job)
-                    else:
-                        self._renew_batch(job)
-                    del job  # a renewal must not keep a forgotten lease alive
+                    self._do(self._jobs.popleft())
             except Exception:
                 logger.exception("the keeper's renewals failed; they go on")
             if not self._work.wait(self.clock, self.clock.now() + _IDLE):
@@ -344,27 +367,30 @@ class Keeper:
                         self._renewer = None
                         return
 
-    def _renew_batch(self, batch: list[Hold]) -> None:
-        batch = [hold for hold in batch if hold.state in _LIVE]
-        if not batch:
-            return
+    def _do(self, job: list[Hold] | Orphan) -> None:
+        if isinstance(job, Orphan):
+            return self._release_orphan(job)
+        batch = [hold for hold in job if hold.state in LIVE]
         asked = self.clock.now()  # before asking: a slow reply must shorten the leases, never extend them
-        answers: list[Renewal]
+        answers: list[Renewal] = []
+        cause = "the store gave too few answers"
         try:
-            answers = self.store.renew([hold.claim for hold in batch])
+            if batch:
+                answers = self.store.renew([hold.claim for hold in batch])
         except Exception as error:
+            cause = str(error)
             if not isinstance(error, StoreError):
                 logger.exception("the store failed to renew")
-            answers = [Unknown(str(error))] * len(batch)
         finally:
-            for hold in batch:
+            for hold in job:
                 hold.renewing = False
+        if len(answers) != len(batch):
+            answers = [Unknown(cause)] * len(batch)
         for hold, answer in zip(batch, answers, strict=True):
             self.renewed(hold, answer, asked)
 
     def _release_orphan(self, orphan: Orphan) -> None:
-        now = self.clock.now()
-        if now >= orphan.until:
+        if self.clock.now() >= orphan.until:
             return
         try:
             self.store.release(orphan.resource, orphan.holder, orphan.keep)
@@ -384,5 +410,5 @@ class Keeper:
         )
 
 
-def _ended(thing: Hold | Orphan) -> bool:
-    return isinstance(thing, Hold) and thing.state not in _LIVE
+def _live(thing: Kept | None) -> Kept | None:
+    return None if isinstance(thing, Hold) and thing.state not in LIVE else thing

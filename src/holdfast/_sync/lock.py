@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable
 from math import inf
 from types import EllipsisType, TracebackType
@@ -68,20 +67,21 @@ class Lock:
 
         Raises: AcquireTimeout; StoreUnavailable; Deadlock if this actor holds it already.
         """
-        return runtime.acquiring(self._acquire(self.timeout if timeout is ... else check_timeout(timeout)))
+        seconds = self.timeout if timeout is ... else check_timeout(timeout)
+        return runtime.acquiring(self._client._acquire(self, seconds))
 
     def try_acquire(self, timeout: float | None = 0) -> Lease | None:
         """Return the lease, or None if the resource stays busy for the timeout. Every other trouble raises."""
         seconds = check_timeout(timeout)
         try:
-            return self._acquire(seconds)
+            return self._client._acquire(self, seconds)
         except AcquireTimeout:
             return None
 
     def __enter__(self) -> Lease:
-        lease = self._acquire(self.timeout)
+        lease = self._client._acquire(self, self.timeout)
         lease.__enter__()
-        self._entered.setdefault(runtime.actor().number, []).append(lease)
+        self._entered.setdefault(runtime.actor()[0], []).append(lease)
         return lease
 
     def __exit__(
@@ -91,6 +91,8 @@ class Lock:
 
     def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
         """Decorate a function: it runs under the lock and gets the lease as `lease`, if it has that parameter."""
+        import inspect  # not at the top: it costs a quarter of the import of holdfast
+
         runtime.check_function(function, f"lock({self.resource!r})")
         wanted = inspect.signature(function).parameters.get("lease")
         pass_lease = wanted is not None and wanted.kind is inspect.Parameter.KEYWORD_ONLY
@@ -104,12 +106,9 @@ class Lock:
 
         return locked
 
-    def _acquire(self, timeout: float | None) -> Lease:
-        return self._client._acquire(self, timeout)
-
     def _leave(self) -> Lease:
         """Take the lease that this `with` entered off its stack."""
-        here = runtime.actor().number
+        here = runtime.actor()[0]
         if here not in self._entered and len(self._entered) == 1:
             # Some frameworks exit in another thread than they entered. With a single lease there is no doubt.
             here = next(iter(self._entered))

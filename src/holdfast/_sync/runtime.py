@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
+import os
 import select
 import threading
 from collections.abc import Callable, Iterable
@@ -34,10 +34,20 @@ class Actor(NamedTuple):
 class _Local(threading.local):
     # Not the thread's ident: the kernel gives that to the next thread when this one ends.
     def __init__(self) -> None:
-        self.actor = Actor(next(_numbers), threading.current_thread().name)
+        name = threading.current_thread().name
+        self.actor = Actor(next(_numbers), f"{os.uname().nodename}:{os.getpid()}:{name}")
 
 
 _local = _Local()
+
+
+def _after_fork() -> None:
+    global _local
+    _local = _Local()  # the child's thread is another actor than the one it was copied from
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def actor() -> Actor:
@@ -49,6 +59,8 @@ class Home:
     """Nothing: a blocking client may be used by every thread."""
 
     __slots__ = ()
+
+    actor = staticmethod(actor)
 
     def check(self) -> None:
         """Accept every thread."""
@@ -131,18 +143,26 @@ def start(run: Callable[[], None], name: str) -> Activity | None:
         return None
 
 
+def finish(work: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+    """Do the work."""
+    work(*args, **kwargs)
+
+
 class Worker:
     """Blocking calls are simply made: what they call bounds its own time."""
 
     __slots__ = ()
 
-    def __init__(self, name: str) -> None:
-        del name
+    def __init__(self, name: str, limit: float) -> None:
+        del name, limit
 
-    def run(self, limit: float, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call the function."""
-        del limit
         return function(*args, **kwargs)
+
+    def wrap(self, function: Callable[P, T]) -> Callable[P, T]:
+        """Return the function."""
+        return function
 
     def close(self) -> None:
         """Do nothing."""
@@ -180,6 +200,8 @@ def acquiring(lease: Lease) -> Lease:
 
 def check_function(function: Callable[..., Any], what: str) -> None:
     """Refuse to decorate what would run its body after the lease has been given back."""
+    import inspect
+
     for test, kind in (
         (inspect.iscoroutinefunction, "a coroutine function: use holdfast.aio.connect() for it"),
         (inspect.isasyncgenfunction, "an async generator: hold the lease inside it"),

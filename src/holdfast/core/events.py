@@ -3,20 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Any, ClassVar, dataclass_transform
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass_transform(kw_only_default=True, frozen_default=True)
 class Event:
-    """Something that happened. `at` is the client's clock (CLOCK_BOOTTIME where there is one)."""
+    """Something that happened. `at` is the client's clock (CLOCK_BOOTTIME where there is one).
+
+    Works as a frozen dataclass of keyword arguments, and is none: importing those would cost more than all the rest.
+    """
 
     at: float
     namespace: str
     resource: str
     owner: str
 
+    fields: ClassVar[tuple[str, ...]] = ("at", "namespace", "resource", "owner")
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+    def __init_subclass__(cls) -> None:
+        cls.fields = (*cls.fields, *cls.__annotations__)
+
+    def __init__(self, **facts: Any) -> None:
+        if facts.keys() != set(self.fields):
+            raise TypeError(f"{type(self).__name__} takes {', '.join(self.fields)}, not {', '.join(facts)}")
+        self.__dict__.update(facts)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"an event is a fact: {name} cannot be changed")
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        return hash((type(self), *vars(self).values()))
+
+    def __repr__(self) -> str:
+        facts = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.fields)
+        return f"{type(self).__name__}({facts})"
+
+
 class Acquired(Event):
     """A claim was granted after `waited` seconds."""
 
@@ -25,14 +50,12 @@ class Acquired(Event):
     ttl: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Queued(Event):
     """A claim has to wait behind `ahead` others."""
 
     ahead: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TimedOut(Event):
     """An acquire gave up: the resource stayed busy."""
 
@@ -40,14 +63,12 @@ class TimedOut(Event):
     blocker: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Abandoned(Event):
     """An acquire was cancelled, interrupted or cut off, and its claim withdrawn."""
 
     cause: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Released(Event):
     """A lease was given back after `held` seconds."""
 
@@ -55,7 +76,6 @@ class Released(Event):
     held: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Renewed(Event):
     """A lease was renewed; the answer took `took` seconds."""
 
@@ -63,7 +83,6 @@ class Renewed(Event):
     took: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AtRisk(Event):
     """A renewal went unanswered; the lease is lost in `left` seconds unless a later one succeeds."""
 
@@ -72,7 +91,6 @@ class AtRisk(Event):
     cause: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Lost(Event):
     """A lease ended before its holder let it go."""
 
@@ -80,14 +98,12 @@ class Lost(Event):
     cause: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Dropped(Event):
     """A lease object was garbage-collected without a release; it is renewed no more and ends at its ttl."""
 
     token: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Unreleased(Event):
     """A release went unanswered; it is tried again until the lease has ended anyway."""
 

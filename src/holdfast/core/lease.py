@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import Enum, StrEnum
 
 
-class State(Enum):
+class State(StrEnum):
     """Where a lease stands."""
 
     HELD = "held"
@@ -14,7 +14,10 @@ class State(Enum):
     RELEASED = "released"
 
 
-class Fact(Enum):
+LIVE = (State.HELD, State.AT_RISK)
+
+
+class Fact(StrEnum):
     """What may become known about a lease."""
 
     RENEWED = "renewed"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from math import isfinite
+from math import isfinite, nan
 
 NAME_BYTES = 512
 MIN_TTL = 0.5
@@ -28,9 +28,13 @@ def check_name(name: object, what: str = "resource") -> str:
 
 def check_number(value: object, what: str, *, least: float = 0.0, rule: str = "") -> float:
     """Return the value as a float if it is a finite number of at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or value < least:
-        raise ValueError(f"{what} must be a finite number of seconds, at least {least:g}{rule}, not {value!r}")
-    return float(value)
+    try:
+        number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else nan
+    except OverflowError:  # so large an int that not even its repr can be had
+        raise ValueError(f"{what} must be a finite number of seconds; it has too many digits") from None
+    if isfinite(number) and number >= least:
+        return number
+    raise ValueError(f"{what} must be a finite number of seconds, at least {least:g}{rule}, not {value!r}")
 
 
 def check_ttl(ttl: object) -> float:

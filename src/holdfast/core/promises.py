@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 from math import inf
+from typing import NamedTuple
 
 
 class Fault(Enum):
@@ -50,12 +50,12 @@ Broken = frozenset[int]
 KEEPS_ALL: Broken = frozenset()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Capabilities:
+class Capabilities(NamedTuple):
     """What a store can do. `faults` gives the laws that a fault breaks; a fault that is not in it cannot happen."""
 
     store: str
     scope: Scope
+    faults: Mapping[Fault, Broken]
     fair: bool = True
     unfair: bool = True
     shared: bool = True
@@ -65,7 +65,6 @@ class Capabilities:
     min_ttl: float = 0.0
     max_ttl: float = inf
     waiting_life: float = 6.0
-    faults: Mapping[Fault, Broken]
 
     def keeps(self, law: int) -> bool:
         """Tell whether a law is kept through every fault that this deployment can have."""

@@ -10,7 +10,6 @@ somebody listening, and its ttl starts when its holder asked.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..errors import StoreError
@@ -33,16 +32,23 @@ def next_token(counter: int, clock_us: int) -> int:
     return token
 
 
-@dataclass(slots=True)
 class Entry:
     """A claim in the queue. `place` is the store's own note of how to reach the claimant."""
 
-    seq: int
-    claim: Claim
-    token: int  # 0 while it waits
-    expires: float  # by the store's clock
-    kept: bool = False  # released, but staying taken until `expires`
-    place: str = ""
+    __slots__ = ("claim", "expires", "kept", "place", "seq", "token")
+
+    def __init__(self, seq: int, claim: Claim, token: int, expires: float, kept: bool = False, place: str = "") -> None:
+        self.seq = seq
+        self.claim = claim
+        self.token = token  # 0 while it waits
+        self.expires = expires  # by the store's clock
+        self.kept = kept  # released, but staying taken until it expires
+        self.place = place
+
+    @property
+    def outlives(self) -> bool:
+        """Tell whether it stays until it expires, whatever becomes of the process that made it."""
+        return bool(self.token) and (self.claim.detached or self.kept)
 
     def state(self, now: float) -> ClaimState:
         """Show this entry to people."""
@@ -73,7 +79,7 @@ class Queue:
         self, claim: Claim, now: float, clock_us: int, waiting_life: float, *, queue: bool = True, place: str = ""
     ) -> Step:
         """Grant the claim, or let it wait (`queue=False`: turn it away). Asking twice is one claim."""
-        gone = self._sweep(now)
+        gone = self.sweep(now)
         mine = self.find(claim.holder)
         if mine is not None and mine.token:
             return Step(Granted(mine.token, mine.expires - now), (), gone, self.grantable() if gone else ())
@@ -99,7 +105,7 @@ class Queue:
 
     def renew(self, holder: str, now: float) -> Step:
         """Prolong a granted claim by its ttl. What has ended stays ended: nothing is re-created."""
-        gone = self._sweep(now)
+        gone = self.sweep(now)
         mine = self.find(holder)
         wake = self.grantable() if gone else ()
         if mine is None or not mine.token or mine.kept:
@@ -109,7 +115,7 @@ class Queue:
 
     def release(self, holder: str, now: float, keep: float = 0.0) -> Step:
         """End a granted claim or withdraw a waiting one. With `keep` a granted one stays taken for that long."""
-        gone = self._sweep(now)
+        gone = self.sweep(now)
         mine = self.find(holder)
         if mine is None:
             return Step(False, (), gone, self.grantable() if gone else ())
@@ -121,11 +127,16 @@ class Queue:
         self.entries.remove(mine)
         return Step(True, (), (*gone, mine), self.grantable())
 
+    def sweep(self, now: float) -> tuple[Entry, ...]:
+        """Forget what has expired, and return it."""
+        gone = tuple(e for e in self.entries if e.expires <= now)
+        if gone:
+            self.entries = [e for e in self.entries if e.expires > now]
+        return gone
+
     def evict(self, holders: Collection[str]) -> Step:
         """Drop the claims of claimants that are known to be dead; detached claims outlive them."""
-        dead = tuple(
-            e for e in self.entries if e.claim.holder in holders and not (e.token and (e.claim.detached or e.kept))
-        )
+        dead = tuple(e for e in self.entries if e.claim.holder in holders and not e.outlives)
         for entry in dead:
             self.entries.remove(entry)
         return Step(None, (), dead, self.grantable() if dead else ())
@@ -185,9 +196,3 @@ class Queue:
         first = next((e for e in ahead if e.token), ahead[0])
         blocker = Blocker(first.claim.owner, first.token, first.expires - now)
         return Waiting(len(ahead), min(e.expires for e in ahead) - now, blocker)
-
-    def _sweep(self, now: float) -> tuple[Entry, ...]:
-        gone = tuple(e for e in self.entries if e.expires <= now)
-        if gone:
-            self.entries = [e for e in self.entries if e.expires > now]
-        return gone

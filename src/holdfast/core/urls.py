@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 
-@dataclass(frozen=True, slots=True)
-class StoreURL:
+class StoreURL(NamedTuple):
     """A parsed address. Its str and repr hide the password."""
 
     scheme: str
     hosts: tuple[tuple[str, int | None], ...] = ()
     path: str = ""
     username: str | None = None
-    password: str | None = field(default=None, repr=False)
-    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    password: str | None = None
+    options: Mapping[str, str] = {}
     embedded: bool = False  # nobody chose it: the file of this user, made with its directory
+
+    def __repr__(self) -> str:
+        return f"<StoreURL {self}>"
 
     def __str__(self) -> str:
         login = ""
         if self.username is not None or self.password is not None:
             login = (self.username or "") + (":***" if self.password is not None else "") + "@"
-        hosts = ",".join(host if port is None else f"{host}:{port}" for host, port in self.hosts)
+        names = ((f"[{host}]" if ":" in host else host, port) for host, port in self.hosts)
+        hosts = ",".join(name if port is None else f"{name}:{port}" for name, port in names)
         slashes = "//" if hosts or self.path.startswith("/") or not self.path else ""
         return f"{self.scheme}:{slashes}{login}{hosts}{self.path}"
 
@@ -56,13 +59,18 @@ def parse_url(url: object) -> StoreURL:
         options = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
     except ValueError:
         raise ValueError(f"the {scheme}:// URL cannot be parsed; see its page under docs/stores") from None
+    if parts.netloc and "@" in parts.path + parts.query + parts.fragment:
+        # What stands before it may be the rest of a password: show nothing of it.
+        raise ValueError(
+            f"the {scheme}:// URL has an '@' after its hosts; write / ? # @ in a password as %2F %3F %23 %40"
+        )
     if parts.fragment:
         raise ValueError(f"the {scheme}:// URL has a '#'; write it as %23 in a path or a password")
     login, _, places = parts.netloc.rpartition("@")
     name, has_password, password = login.partition(":")
     return StoreURL(
         scheme=scheme.lower(),
-        hosts=tuple(_host(scheme, place) for place in places.split(",")) if places else (),
+        hosts=tuple(_host(scheme, n, place) for n, place in enumerate(places.split(","), 1)) if places else (),
         path=unquote(parts.path),
         username=unquote(name) if name else None,
         password=unquote(password) if has_password else None,
@@ -70,11 +78,11 @@ def parse_url(url: object) -> StoreURL:
     )
 
 
-def _host(scheme: str, place: str) -> tuple[str, int | None]:
+def _host(scheme: str, number: int, place: str) -> tuple[str, int | None]:
     host, colon, port = place.rpartition(":")
     if not colon or place.endswith("]"):  # no port; the colons belong to an IPv6 address
         host, port = place, ""
     host = host.removeprefix("[").removesuffix("]")
     if not host or (port and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536)):
-        raise ValueError(f"{place!r} in the {scheme}:// URL is not host or host:port")
+        raise ValueError(f"host number {number} of the {scheme}:// URL is not host or host:port")
     return host, int(port) if port else None

@@ -6,23 +6,19 @@ CREATE TABLE meta (
 ) WITHOUT ROWID;
 
 -- A resource that was ever used has a row with seq 0: it keeps the counter of its tokens and has room for one claim,
--- so that taking and freeing a free resource writes a single row. Claims that come while another is there get rows of
--- their own, seq 1 and up, in the order of their arrival.
+-- so that taking and freeing a free resource changes a single row in place. Claims that come while another is there
+-- get rows of their own, seq 1 and up, in the order of their arrival.
 CREATE TABLE claims (
     namespace TEXT NOT NULL,
     resource  TEXT NOT NULL,
     seq       INTEGER NOT NULL,
-    counter   INTEGER NOT NULL,      -- of the resource; meaningful at seq 0 only
-    holder    TEXT,                  -- NULL: no claim in this row
-    token     INTEGER NOT NULL,      -- 0 while it waits
-    weight    INTEGER NOT NULL,
-    capacity  INTEGER NOT NULL,
-    ttl       REAL NOT NULL,
-    expires   REAL NOT NULL,
-    flags     INTEGER NOT NULL,      -- 1 fair, 2 detached, 4 kept after its release
-    owner     TEXT NOT NULL,
-    value     TEXT,
-    place     TEXT NOT NULL,         -- process and bell of the claimant
+    counter   INTEGER NOT NULL,           -- the last token of the resource; at seq 0 only
+    others    INTEGER NOT NULL,           -- how many rows of seq 1 and up there are; at seq 0 only
+    holder    TEXT,                       -- NULL: no claim in this row
+    token     INTEGER NOT NULL DEFAULT 0, -- 0 while it waits
+    expires   REAL NOT NULL DEFAULT 0,
+    kept      INTEGER NOT NULL DEFAULT 0, -- released, but staying taken until it expires
+    claim     TEXT NOT NULL DEFAULT '',   -- the rest, which no statement looks at: see rows.py
     PRIMARY KEY (namespace, resource, seq)
 ) WITHOUT ROWID;
 
@@ -34,6 +30,6 @@ CREATE TABLE registers (
     token     INTEGER NOT NULL,
     newest    INTEGER NOT NULL,
     exclusive INTEGER NOT NULL,
-    expires   REAL,                  -- CLOCK_REALTIME seconds, for it outlives boots; NULL: never
+    expires   REAL,                       -- CLOCK_REALTIME seconds, for it outlives boots; NULL: never
     PRIMARY KEY (namespace, key)
 ) WITHOUT ROWID;

@@ -1,0 +1,43 @@
+"""Rows of the table of claims, and the part of them that SQL never looks at.
+
+That part is packed into one text: a statement's cost grows with its columns, and these are written at every acquire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from ..core.claim import Claim
+from ..core.queue import Entry
+
+COLUMNS = "seq, counter, holder, token, expires, kept, claim"
+
+
+@lru_cache(maxsize=256)  # one lock packs the same text again and again
+def pack(wish: tuple[Any, ...], place: str) -> str:
+    """Write down what a row keeps of a claim besides its columns: all but resource and holder.
+
+    Names have no line breaks; `value` may have some, and is last.
+    """
+    weight, capacity, ttl, owner, value, fair, detached = wish
+    tail = owner if value is None else f"{owner}\n{value}"
+    return f"{weight}\n{capacity}\n{ttl}\n{fair:d}{detached:d}\n{place}\n{tail}"
+
+
+def unpack(resource: str, holder: str, text: str) -> tuple[Claim, str]:
+    """Return the claim and the place that `pack` wrote."""
+    weight, capacity, ttl, flags, place, owner, *value = text.split("\n", 6)
+    claim = Claim(
+        resource, holder, int(weight), int(capacity), float(ttl), owner, value[0] if value else None,
+        flags[0] == "1", flags[1] == "1",
+    )  # fmt: skip
+    return claim, place
+
+
+def read_entry(resource: str, row: Sequence[Any]) -> Entry:
+    """Turn a row of COLUMNS into an entry of the queue."""
+    seq, _, holder, token, expires, kept, text = row[:7]
+    claim, place = unpack(resource, holder, text)
+    return Entry(seq, claim, token, expires, bool(kept), place)

@@ -1,0 +1,1 @@
+"""The laws, written once as coroutines; the twin in `_sync` is generated."""

@@ -1,0 +1,88 @@
+"""Fenced registers: what was written stands, and the stale writer is refused. They serve law 2: a token is for this."""
+
+from __future__ import annotations
+
+from ...core.claim import Record
+from ...core.fence import Fence
+from ...errors import StaleToken
+from ..check import raises
+from ..law import law
+from .case import Case
+
+
+@law(2, "register")
+async def register_keeps_what_was_written(case: Case) -> None:
+    """Everybody reads the last value, whatever characters it has; an unwritten key is None."""
+    store, other = await case.store(), await case.store()
+    assert await store.read("k") is None
+    for token, value in enumerate(("", "v", "ü🔒\n\0'\"", "x" * 100_000), 1):
+        await store.write("k", value, Fence(case.namespace, "r", token))
+        assert await other.read("k") == Record(value, token)
+    assert await other.read("K") is None
+    assert await (await case.store(namespace=case.namespace + "2")).read("k") is None
+
+
+@law(2, "register")
+async def register_refuses_the_stale_writer(case: Case) -> None:
+    """A token older than one that was seen is refused and changes nothing; the same token may write again."""
+    store = await case.store()
+    await store.write("k", "new", Fence(case.namespace, "r", 20))
+    with raises(StaleToken) as caught:
+        await store.write("k", "old", Fence(case.namespace, "r", 19))
+    assert "19" in caught.message
+    assert "20" in caught.message
+    assert caught.error.token == 19
+    assert await store.read("k") == Record("new", 20)
+    await store.write("k", "newer", Fence(case.namespace, "r", 20))
+    assert await store.read("k") == Record("newer", 20)
+
+
+@law(2, "register")
+async def register_lets_live_readers_pass_each_other(case: Case) -> None:
+    """Shared tokens enter unless an exclusive one is newer; an exclusive one enters only as the newest of all."""
+    store = await case.store()
+
+    def fence(token: int, shared: bool) -> Fence:
+        return Fence(case.namespace, "r", token, shared)
+
+    await store.write("k", "a", fence(10, False))
+    await store.write("k", "b", fence(13, True))
+    await store.write("k", "c", fence(11, True))
+    with raises(StaleToken):
+        await store.write("k", "d", fence(12, False))
+    with raises(StaleToken):
+        await store.write("k", "e", fence(9, True))
+    await store.write("k", "f", fence(13, False))
+    with raises(StaleToken):
+        await store.write("k", "g", fence(12, True))
+    assert await store.read("k") == Record("f", 13)
+
+
+@law(2, "register")
+async def register_forgets_its_value_and_not_its_fence(case: Case) -> None:
+    """After `keep` seconds there is nothing to read, and the stale writer is still refused."""
+    store = await case.store()
+    await store.write("k", "v", Fence(case.namespace, "r", 20), 1.0)
+    await store.write("stays", "v", Fence(case.namespace, "r", 20), None)
+    assert await store.read("k") == Record("v", 20)
+    await case.advance(1.1)
+    assert await store.read("k") is None
+    assert await store.read("stays") == Record("v", 20)
+    with raises(StaleToken):
+        await store.write("k", "old", Fence(case.namespace, "r", 19))
+    await store.write("k", "new", Fence(case.namespace, "r", 21))
+    assert await store.read("k") == Record("new", 21)
+
+
+@law(2, "register")
+async def paused_holder_cannot_write_after_its_successor(case: Case) -> None:
+    """The whole story: the lease runs out during a pause, another writes, and the late write is refused."""
+    client, rival, store = await case.client(), await case.client(), await case.store()
+    stale = await client.lock("r", ttl=case.ttl).acquire()
+    await client.orphan()
+    await case.advance(case.ttl + 0.1)
+    async with rival.lock("r", ttl=60) as lease:
+        await store.write("k", "successor", lease.fence)
+    with raises(StaleToken):
+        await store.write("k", "stale", stale.fence)
+    assert await store.read("k") == Record("successor", lease.token)

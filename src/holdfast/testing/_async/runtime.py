@@ -1,0 +1,121 @@
+"""What the laws need beyond holdfast's own runtime, in the asyncio flavour; the blocking one is `_sync/runtime.py`."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from functools import partial
+from itertools import count
+from typing import Any, Generic, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+FLAVOUR = "async"
+LIMIT = 10.0  # real seconds after which what should happen is taken not to happen
+_LOOK = 0.002
+
+
+class Call(Generic[T]):
+    """A call under way in a task of its own."""
+
+    def __init__(self, start: Callable[[], Awaitable[T]], name: str) -> None:
+        self._name = name
+        self._task: asyncio.Task[T] = asyncio.get_running_loop().create_task(_awaited(start), name=name)
+
+    @property
+    def done(self) -> bool:
+        """Tell whether it has returned or raised."""
+        return self._task.done()
+
+    async def join(self, limit: float = LIMIT) -> T:
+        """Return its result or raise its error."""
+        await asyncio.wait((self._task,), timeout=limit)
+        assert self._task.done(), f"{self._name} has not returned within {limit:g} s"
+        return self._task.result()
+
+    def cancel(self) -> None:
+        """Cancel it."""
+        self._task.cancel()
+
+
+async def _awaited(start: Callable[[], Awaitable[T]]) -> T:
+    return await start()
+
+
+def spawn(function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> Call[T]:
+    """Let a call run at the same time as this one, as an actor of its own."""
+    return Call(lambda: function(*args, **kwargs), getattr(function, "__name__", "call"))
+
+
+class _Cancelled:
+    """Awaits something and cancels its own task at the await point of that number."""
+
+    def __init__(self, start: Callable[[], Awaitable[Any]], at: int) -> None:
+        self._start = start
+        self._at = at
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        steps = self._start().__await__()
+        advance: Callable[[], Any] = lambda: next(steps)  # noqa: E731
+        for point in count():
+            try:
+                future = advance()
+            except StopIteration as ended:
+                return ended.value
+            if point == self._at:
+                # Delivered as by another task: the future that is awaited here is cancelled.
+                task = asyncio.current_task()
+                assert task is not None
+                task.cancel()
+            try:
+                yield future
+                advance = lambda: next(steps)  # noqa: E731
+            except BaseException as error:
+                advance = partial(steps.throw, error)
+
+
+async def cancelled_at(point: int, start: Callable[[], Awaitable[Any]]) -> bool:
+    """Await `start()` and cancel it at its await point of that number; False if it ended before."""
+
+    async def play() -> None:
+        await _Cancelled(start, point)
+
+    task = asyncio.get_running_loop().create_task(play())
+    await asyncio.wait((task,), timeout=LIMIT)
+    assert task.done(), f"still running {LIMIT:g} s after its cancellation"
+    if task.cancelled():
+        return True
+    task.result()
+    return False
+
+
+async def eventually(condition: Callable[[], bool | Awaitable[bool]], limit: float = LIMIT) -> None:
+    """Wait for something that must come true, however slow the machine is."""
+    give_up = time.monotonic() + limit
+    while True:
+        found = condition()
+        if inspect.isawaitable(found):
+            found = await found
+        if found:
+            return
+        assert time.monotonic() < give_up, f"did not come true within {limit:g} s: {inspect.getsource(condition)}"
+        await asyncio.sleep(_LOOK)
+
+
+async def pause(seconds: float) -> None:
+    """Let real time pass."""
+    await asyncio.sleep(seconds)
+
+
+def run(function: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run to its end from outside of any loop."""
+    return asyncio.run(function(*args, **kwargs))
+
+
+def running() -> set[object]:
+    """Return everything that runs: threads, and the tasks of this loop."""
+    return {*threading.enumerate(), *asyncio.all_tasks()}

@@ -1,0 +1,82 @@
+"""What the laws need beyond holdfast's own runtime, in the blocking flavour; that of asyncio is `_async/runtime.py`."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Generic, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+FLAVOUR = "sync"
+LIMIT = 10.0  # real seconds after which what should happen is taken not to happen
+_LOOK = 0.002
+
+
+class Call(Generic[T]):
+    """A call under way in a thread of its own."""
+
+    def __init__(self, start: Callable[[], T], name: str) -> None:
+        self._name = name
+        self._results: list[T] = []
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, args=(start,), name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self, start: Callable[[], T]) -> None:
+        try:
+            self._results.append(start())
+        except BaseException as error:
+            self._error = error
+
+    @property
+    def done(self) -> bool:
+        """Tell whether it has returned or raised."""
+        return not self._thread.is_alive()
+
+    def join(self, limit: float = LIMIT) -> T:
+        """Return its result or raise its error."""
+        self._thread.join(limit)
+        assert self.done, f"{self._name} has not returned within {limit:g} s"
+        if self._error is not None:
+            raise self._error
+        return self._results[0]
+
+    def cancel(self) -> None:
+        """Do nothing: a thread cannot be cancelled from outside."""
+
+
+def spawn(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Call[T]:
+    """Let a call run at the same time as this one, as an actor of its own."""
+    return Call(lambda: function(*args, **kwargs), getattr(function, "__name__", "call"))
+
+
+def cancelled_at(point: int, start: Callable[[], Any]) -> bool:
+    """Say that this flavour cannot; the laws that need it are not for it."""
+    raise NotImplementedError("a thread cannot be cancelled from outside")
+
+
+def eventually(condition: Callable[[], bool], limit: float = LIMIT) -> None:
+    """Wait for something that must come true, however slow the machine is."""
+    give_up = time.monotonic() + limit
+    while not condition():
+        assert time.monotonic() < give_up, f"did not come true within {limit:g} s: {inspect.getsource(condition)}"
+        time.sleep(_LOOK)
+
+
+def pause(seconds: float) -> None:
+    """Let real time pass."""
+    time.sleep(seconds)
+
+
+def run(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run to its end."""
+    return function(*args, **kwargs)
+
+
+def running() -> set[object]:
+    """Return everything that runs: threads."""
+    return {*threading.enumerate()}

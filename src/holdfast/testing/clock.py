@@ -1,0 +1,50 @@
+"""A clock that stands still until it is told to move."""
+
+from __future__ import annotations
+
+import threading
+
+from .._clock import SystemClock
+
+# Real seconds between two looks of a sleeper. Short: this is what a test waits for after advance().
+_LOOK = 0.003
+
+
+class ManualClock:
+    """A clock for tests: `Client(url, clock=clock)` and the stores that keep time with us live by it.
+
+    Whoever sleeps looks at it every few real milliseconds, so that it drives threads and tasks alike. What bounds an
+    exchange with a server (`io_timeout`) stays real time.
+    """
+
+    def __init__(self) -> None:
+        system = SystemClock()
+        self._mutex = threading.Lock()
+        # Times like the real ones: what works near zero may not work with large numbers.
+        self._now = system.now()
+        self._wall_us = system.wall_us()
+
+    def now(self) -> float:
+        """Return the time that leases are judged by."""
+        return self._now
+
+    def wall_us(self) -> int:
+        """Return the wall clock in microseconds."""
+        return self._wall_us
+
+    def patience(self, left: float) -> float:
+        """Look again soon, however much is left: somebody may advance the clock."""
+        return min(left, _LOOK)
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, on both clocks."""
+        if seconds < 0:
+            raise ValueError(f"time does not go back: advance({seconds!r}); step_wall() moves the wall clock alone")
+        with self._mutex:
+            self._now += seconds
+            self._wall_us += round(seconds * 1e6)
+
+    def step_wall(self, seconds: float) -> None:
+        """Set the wall clock forward, or back if negative, as an administrator or NTP does; no time passes."""
+        with self._mutex:
+            self._wall_us += round(seconds * 1e6)

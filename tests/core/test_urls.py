@@ -1,0 +1,148 @@
+"""Store addresses: taken apart exactly, and never showing what is secret."""
+
+from __future__ import annotations
+
+import pickle
+import string
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.core.urls import StoreURL, parse_url
+
+SECRET = "Tr0ub4dor"
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("sqlite:///var/lib/locks.db", StoreURL("sqlite", path="/var/lib/locks.db")),
+        ("sqlite:locks.db", StoreURL("sqlite", path="locks.db")),
+        ("sqlite:dir/locks.db", StoreURL("sqlite", path="dir/locks.db")),
+        ("sqlite:////abs", StoreURL("sqlite", path="//abs")),
+        ("sqlite:///a%20b/%C3%A9%23%3F.db", StoreURL("sqlite", path="/a b/é#?.db")),
+        ("SQLite:///x", StoreURL("sqlite", path="/x")),
+        ("memory://", StoreURL("memory")),
+        ("memory://room", StoreURL("memory", (("room", None),))),
+        ("redis://h:6379/0", StoreURL("redis", (("h", 6379),), "/0")),
+        ("etcd://e1,e2:2,e3", StoreURL("etcd", (("e1", None), ("e2", 2), ("e3", None)))),
+        ("redis://[::1]:6379", StoreURL("redis", (("::1", 6379),))),
+        ("redis://[::1]", StoreURL("redis", (("::1", None),))),
+        ("etcd://[fe80::1]:1,[fe80::2]:2,h", StoreURL("etcd", (("fe80::1", 1), ("fe80::2", 2), ("h", None)))),
+        ("redis://u:p@h", StoreURL("redis", (("h", None),), username="u", password="p")),
+        ("redis://:p@h", StoreURL("redis", (("h", None),), password="p")),
+        ("redis://u@h", StoreURL("redis", (("h", None),), username="u")),
+        ("redis://u:@h", StoreURL("redis", (("h", None),), username="u", password="")),
+        ("redis://u%40x:p%3A%2F%40@h", StoreURL("redis", (("h", None),), username="u@x", password="p:/@")),
+        ("redis://u:p:q@h", StoreURL("redis", (("h", None),), username="u", password="p:q")),
+        ("redis+tls://h?a=1&b=&c=%20x", StoreURL("redis+tls", (("h", None),), options={"a": "1", "b": "", "c": " x"})),
+    ],
+)
+def test_addresses_are_taken_apart(url: str, expected: StoreURL) -> None:
+    assert parse_url(url) == expected
+
+
+@pytest.mark.parametrize(
+    ("url", "rule"),
+    [
+        (None, "must be a str"),
+        (b"sqlite:///x", "must be a str"),
+        (7, "must be a str"),
+        ("", "begins with a scheme"),
+        ("/var/lib/locks.db", "begins with a scheme"),
+        ("locks.db", "begins with a scheme"),
+        (f"{SECRET}@host", "begins with a scheme"),
+        ("://h", "begins with a scheme"),
+        ("re dis://h", "begins with a scheme"),
+        (f"re@dis:{SECRET}", "begins with a scheme"),
+        (f"redis://u:{SECRET}@h:0", "host:port"),
+        (f"redis://u:{SECRET}@h:65536", "host:port"),
+        (f"redis://u:{SECRET}@h:-1", "host:port"),
+        (f"redis://u:{SECRET}@h:6379x", "host:port"),
+        (f"redis://u:{SECRET}@h:\uff16\uff13", "host:port"),
+        (f"redis://u:{SECRET}@:6379", "host:port"),
+        (f"redis://u:{SECRET}@a,,b", "host:port"),
+        (f"redis://u:{SECRET}@a,", "host:port"),
+        (f"redis://u:{SECRET}@h/0#x", "%23"),
+        (f"redis://u:{SECRET}#1@h/0", "redis://"),
+        (f"redis://u:{SECRET}@h/?noequals", "cannot be parsed"),
+        (f"redis://u:{SECRET}@[::1", "cannot be parsed"),
+        (f"redis://u:{SECRET}@[nonsense]", "cannot be parsed"),
+        (f"redis://u:{SECRET}[@h", "redis://"),
+        (f"redis://u:{SECRET}/x@h:1", "redis://"),
+        (f"redis://u:{SECRET}?x@h:1", "redis://"),
+        (f"redis://u:a,{SECRET}:b@h:x", "host:port"),
+    ],
+)
+def test_bad_addresses_are_refused_without_showing_a_secret(url: object, rule: str) -> None:
+    with pytest.raises(ValueError, match=rule) as caught:
+        parse_url(url)
+    error: BaseException | None = caught.value
+    while error is not None:
+        assert SECRET not in str(error)
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+hosts = st.sampled_from(["h", "h:6379", "[::1]:5", "a,b:2,[fe80::9]"])
+secrets = st.text(string.printable + "é😀", min_size=1, max_size=20).map(lambda text: SECRET + text + SECRET)
+
+
+@given(secrets, st.sampled_from(["", "user", "u@ser"]), hosts, st.sampled_from(["", "/0", "/p%20q"]))
+def test_a_password_is_never_shown(secret: str, user: str, host: str, path: str) -> None:
+    url = parse_url(f"redis://{quote(user, safe='')}:{quote(secret, safe='')}@{host}{path}?token={SECRET}")
+    assert url.password == secret
+    assert url.username == (user or None)
+    for shown in (str(url), repr(url), f"{url}", f"{url!r}", "%s" % (url,)):  # noqa: UP031
+        assert SECRET not in shown
+    assert "***" in str(url)
+    with pytest.raises(ValueError, match="unknown option 'token'") as caught:
+        url.allow("other", "another")
+    assert SECRET not in str(caught.value)
+    assert "another, other" in str(caught.value)
+
+
+@given(secrets, hosts)
+def test_a_password_that_was_not_quoted_is_not_shown_either(secret: str, host: str) -> None:
+    try:
+        url = parse_url(f"redis://user:{secret}@{host}")
+        shown = str(url) + repr(url)
+    except ValueError as error:
+        shown = str(error)
+    assert SECRET not in shown
+
+
+def test_a_url_can_be_pickled_with_its_password() -> None:
+    url = parse_url("redis://u:p@h:1/0?a=b")
+    twin = pickle.loads(pickle.dumps(url))
+    assert twin == url
+    assert twin.password == "p"
+
+
+def test_options_that_are_known_pass() -> None:
+    url = parse_url("redis://h?a=1&b=2")
+    assert url.allow("a", "b", "c") is url
+    with pytest.raises(ValueError, match="knows: none"):
+        url.allow()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "sqlite:///var/lib/locks.db",
+        "sqlite:locks.db",
+        "memory://",
+        "memory://room",
+        "etcd://e1,e2:2",
+        "redis://u@h:1/0",
+    ],
+)
+def test_what_is_shown_can_be_parsed_again(url: str) -> None:
+    assert str(parse_url(url)) == url
+    assert parse_url(str(parse_url(url))) == parse_url(url)
+
+
+def test_an_ipv6_address_is_shown_so_that_it_can_be_parsed_again() -> None:
+    url = parse_url("redis://[::1]:6379,[::2]/0")
+    assert parse_url(str(url)) == url

@@ -1,0 +1,142 @@
+"""What exists with threads only: idents that come again, exits in other threads, and what cannot be decorated."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.core.claim import Lost
+from holdfast.errors import Deadlock, LeaseLost
+from tests.shell._sync.kit import Tap, connect, keeper_passes
+from tests.shell._sync.runtime import activities, eventually, spawn
+from tests.shell.clock import ManualClock
+
+
+def test_acquire_returns_the_lease(name: str, clock: ManualClock) -> None:
+    with connect(name, clock) as locks:
+        lease = locks.lock("r").acquire()
+        assert isinstance(lease, holdfast.Lease)
+        with lease:
+            lease.check()
+
+
+def test_a_thread_ident_that_comes_again_is_another_actor(name: str, clock: ManualClock) -> None:
+    with connect(name, clock) as locks:
+        lock = locks.lock("r")
+        idents: list[int] = []
+
+        def take() -> object:
+            idents.append(threading.get_ident())
+            return lock.try_acquire()
+
+        lease = spawn(take).join()
+        assert lease is not None
+        for _ in range(50):  # CPython hands the ident of a dead thread on soon
+            try:
+                assert spawn(take).join() is None
+            except Deadlock:
+                pytest.fail("a new thread was taken for the dead one")
+            if idents[-1] == idents[0]:
+                break
+        assert isinstance(lease, holdfast.Lease)
+        lease.release()
+
+
+def plain() -> None: ...
+
+
+async def coroutine() -> None: ...
+
+
+def generator() -> Any:
+    yield
+
+
+async def async_generator() -> Any:
+    yield
+
+
+class AsyncCallable:
+    async def __call__(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "advice"),
+    [
+        (coroutine, r"coroutine function: use holdfast\.aio\.connect\(\)"),
+        (functools.partial(coroutine), r"coroutine function: use holdfast\.aio\.connect\(\)"),
+        (AsyncCallable(), r"coroutine function: use holdfast\.aio\.connect\(\)"),
+        (generator, "generator: hold the lease inside it"),
+        (async_generator, "async generator: hold the lease inside it"),
+        (5, "decorates functions, not 5"),
+    ],
+    ids=lambda value: getattr(value, "__name__", repr(value)[:20]),
+)
+def test_what_would_run_without_the_lease_is_not_decorated(
+    function: Any, advice: str, name: str, clock: ManualClock
+) -> None:
+    with connect(name, clock) as locks, pytest.raises(TypeError, match=advice):
+        locks.lock("r")(function)
+
+
+def test_on_lost_that_exits_does_not_end_the_keeper(name: str, clock: ManualClock) -> None:
+    def leave(lease: holdfast.Lease) -> None:
+        raise SystemExit(1)  # in a thread: this ends nothing but the thread
+
+    with connect(name, clock) as locks:
+        tap = Tap(locks)
+        kept = locks.lock("kept2", ttl=300).acquire()
+        bad = locks.lock("bad", ttl=3, on_lost=leave).acquire()
+        clock.advance(4)
+        assert bad.lost
+        clock.advance(97)
+        eventually(lambda: any("kept2" in batch for batch in tap.renewals))
+        kept.check()
+
+
+def test_a_body_is_not_interrupted_but_may_look(name: str, clock: ManualClock) -> None:
+    with connect(name, clock) as locks:
+        tap = Tap(locks)
+        with pytest.raises(LeaseLost), locks.lock("r") as lease:  # noqa: PT012
+            tap.renewal = Lost()
+            clock.advance(10.01)
+            eventually(lambda: lease.lost)
+        tap.renewal = None
+        keeper_passes(locks, clock, tap)
+
+
+def test_threads_are_daemons_and_gone_after_close(name: str, clock: ManualClock) -> None:
+    before = set(threading.enumerate())
+    with connect(name, clock) as locks:
+        tap = Tap(locks)
+        with locks.lock("r"):
+            clock.advance(10.01)
+            eventually(lambda: tap.renewals)
+            ours = set(threading.enumerate()) - before
+            assert sorted(thread.name for thread in ours) == activities() == ["holdfast-keeper", "holdfast-renewer"]
+            assert all(thread.daemon for thread in ours)
+    assert set(threading.enumerate()) <= before
+
+
+def test_many_threads_share_a_client_and_a_lock(name: str, clock: ManualClock) -> None:
+    with connect(name, clock) as locks:
+        lock, inside, tokens = locks.lock("r"), [0], list[int]()
+
+        def work() -> None:
+            for _ in range(25):
+                with lock as lease:
+                    inside[0] += 1
+                    assert inside[0] == 1
+                    tokens.append(lease.token)
+                    inside[0] -= 1
+
+        workers = [spawn(work) for _ in range(8)]
+        for worker in workers:
+            worker.join()
+        assert len(tokens) == 200
+        assert tokens == sorted(set(tokens))
+        assert clock.now() == 1000  # nobody waited for the clock
