@@ -129,14 +129,12 @@ class Room:
         return step
 
 
-_rooms: dict[str, Room] = {}
+_rooms: dict[tuple[int, str], Room] = {}
 
 
 def room(name: str) -> Room:
-    """Return the room of this name, the same one for the whole process."""
-    return _rooms.setdefault(name, Room())
+    """Return the room of this name, the same one for the whole process.
 
-
-# What a forked child inherits is a copy that no longer excludes anybody: it starts with empty rooms.
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_rooms.clear)
+    A forked child starts with empty rooms: what it inherits is a copy that no longer excludes anybody.
+    """
+    return _rooms.setdefault((os.getpid(), name), Room())

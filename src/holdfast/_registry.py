@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import threading
 import time
 import weakref
 from importlib import import_module
@@ -149,13 +150,26 @@ def _after_fork() -> None:
 
 
 def _at_exit() -> None:
-    until = time.monotonic() + _EXIT_SECONDS
+    # Each in a thread of its own: a store that hangs must not keep the others, nor the interpreter from its end.
+    threads = []
     for client in list(_clients):
-        if type(client).__module__.startswith("holdfast._sync."):
+        if type(client).__module__.startswith("holdfast._sync.") and not client._closed:
+            thread = threading.Thread(target=_close, args=(client,), daemon=True)
             try:
-                client.close(max(0.0, until - time.monotonic()))
-            except Exception:  # one that fails must not keep the others
-                logger.exception("%r could not be closed", client)
+                thread.start()
+                threads.append(thread)
+            except RuntimeError:  # some Pythons start no thread so late
+                _close(client)
+    until = time.monotonic() + _EXIT_SECONDS
+    for thread in threads:
+        thread.join(max(0.0, until - time.monotonic()))
+
+
+def _close(client: Any) -> None:
+    try:
+        client.close(_EXIT_SECONDS)
+    except Exception:
+        logger.exception("%r could not be closed", client)
 
 
 if hasattr(os, "register_at_fork"):

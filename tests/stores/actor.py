@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import holdfast
@@ -74,7 +75,12 @@ def contend(name: str, seconds: float, begin: float) -> dict[str, Any]:
     return {"holds": holds}
 
 
-COMMANDS = {"acquire": acquire, "release": release, "look": look, "contend": contend}
+COMMANDS: dict[str, Callable[..., dict[str, Any]]] = {
+    "acquire": acquire,
+    "release": release,
+    "look": look,
+    "contend": contend,
+}
 
 print(json.dumps({"pid": os.getpid()}), flush=True)
 for line in sys.stdin:

@@ -110,6 +110,7 @@ class Client:
         seconds = check_number(timeout, "timeout")
         if self._closed:
             return
+        self._home.check()
         self._closed = self._site.closing = True
         await runtime.finish(self._close, seconds)
 

@@ -25,20 +25,20 @@ _MOST_WATCHED = 8  # processes ahead whose end wakes a waiter
 # Takes a free resource that is known. The token is the clock, where that is above the counter: so it need not be asked
 # for. Everything else, a clock that was set back included, goes the longer way through the queue.
 _TAKE = """
-UPDATE claims SET counter = ?1, token = ?1, holder = ?2, expires = ?3, claim = ?4
-WHERE namespace = ?5 AND resource = ?6 AND seq = 0 AND holder IS NULL AND others = 0 AND counter < ?1
+UPDATE claims SET counter = ?, token = ?, holder = ?, expires = ?, claim = ?
+WHERE namespace = ? AND resource = ? AND seq = 0 AND holder IS NULL AND others = 0 AND counter < ?
 """
 
 # Frees a resource that nobody else waits for or shares.
 _FREE = """
 UPDATE claims SET holder = NULL
-WHERE namespace = ?1 AND resource = ?2 AND seq = 0 AND holder = ?3 AND token > 0 AND expires > ?4 AND kept = 0
+WHERE namespace = ? AND resource = ? AND seq = 0 AND holder = ? AND token > 0 AND expires > ? AND kept = 0
   AND others = 0
 """
 
 _RENEW = """
-UPDATE claims SET expires = ?5
-WHERE namespace = ?1 AND resource = ?2 AND holder = ?3 AND token > 0 AND expires > ?4 AND kept = 0
+UPDATE claims SET expires = ?
+WHERE namespace = ? AND resource = ? AND holder = ? AND token > 0 AND expires > ? AND kept = 0
 """
 
 _LOAD = f"SELECT {COLUMNS} FROM claims WHERE namespace = ? AND resource = ? ORDER BY seq"
@@ -48,7 +48,7 @@ INSERT OR REPLACE INTO claims (namespace, resource, others, {COLUMNS}) VALUES (?
 """
 
 _COUNT = """
-INSERT INTO claims (namespace, resource, seq, counter, others) VALUES (?1, ?2, 0, ?3, ?4)
+INSERT INTO claims (namespace, resource, seq, counter, others) VALUES (?, ?, 0, ?, ?)
 ON CONFLICT DO UPDATE SET counter = excluded.counter, others = excluded.others
 """
 
@@ -87,7 +87,9 @@ class Claims:
         # A claim that waits has a row: it cannot find the resource free.
         if holder not in self._bells:
             token = clock.wall_us()
-            row = (token, holder, now + claim.ttl, pack(claim[2:], self._process), self._namespace, resource)
+            row = (
+                token, token, holder, now + claim.ttl, pack(claim[2:], self._process), self._namespace, resource, token,
+            )  # fmt: skip
             if token < TOKEN_LIMIT and self._database.change(_TAKE, row, now):
                 return Granted(token, claim.ttl)
         place = self._process + "|" + (self._bell(holder) if queue else "")
@@ -105,7 +107,7 @@ class Claims:
             done = []
             with self._database.transaction(connection):
                 for claim in claims:
-                    row = (self._namespace, claim.resource, claim.holder, now, now + claim.ttl)
+                    row = (now + claim.ttl, self._namespace, claim.resource, claim.holder, now)
                     done.append(connection.execute(_RENEW, row).rowcount)
             return [Renewed(c.ttl) if n else LOST for c, n in zip(claims, done, strict=True)]
 
@@ -125,9 +127,9 @@ class Claims:
         """See Store."""
         rows = self._database.run(
             lambda connection: connection.execute(
-                f"SELECT {COLUMNS}, resource FROM claims WHERE namespace = ?1 "
-                "AND substr(resource, 1, length(?2)) = ?2 ORDER BY resource, seq",
-                (self._namespace, prefix),
+                f"SELECT {COLUMNS}, resource FROM claims WHERE namespace = ? "
+                "AND substr(resource, 1, length(?)) = ? ORDER BY resource, seq",
+                (self._namespace, prefix, prefix),
             ).fetchall()
         )
         queues: dict[str, Queue] = {}

@@ -111,6 +111,7 @@ class Client:
         seconds = check_number(timeout, "timeout")
         if self._closed:
             return
+        self._home.check()
         self._closed = self._site.closing = True
         runtime.finish(self._close, seconds)
 

@@ -334,7 +334,7 @@ class Keeper:
             for lease in hold.listeners():
                 try:
                     lease.told(message)
-                except Exception:
+                except (Exception, SystemExit):  # sys.exit() in a callback must not end the keeper of all others
                     logger.exception("on_lost of %r failed", hold.claim.resource)
 
     def _why_late(self, hold: Hold, before: State) -> str:

@@ -202,12 +202,12 @@ def check_function(function: Callable[..., Any], what: str) -> None:
     """Refuse to decorate what would run its body after the lease has been given back."""
     import inspect
 
+    if not callable(function):
+        raise TypeError(f"{what} decorates functions, not {function!r}")
     for test, kind in (
         (inspect.iscoroutinefunction, "a coroutine function: use holdfast.aio.connect() for it"),
         (inspect.isasyncgenfunction, "an async generator: hold the lease inside it"),
         (inspect.isgeneratorfunction, "a generator: hold the lease inside it"),
     ):
-        if test(function):
+        if test(function) or test(getattr(type(function), "__call__", None)):  # noqa: B004 (its kind is asked)
             raise TypeError(f"{what} decorates plain functions, and {function!r} is {kind}")
-    if not callable(function):
-        raise TypeError(f"{what} decorates functions, not {function!r}")

@@ -104,9 +104,9 @@ async def test_unanswered_release_raises_nothing_new(
             async with await way(locks.lock("r")) as lease:
                 if error is not None:
                     raise error
-        if error is not None:
+        if caught is not None:
             assert caught.value is error
-            assert notes(error) == []
+            assert notes(caught.value) == []
         assert not lease.lost
         warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
         assert [record.levelname for record in warnings] == ["WARNING"]

@@ -154,7 +154,8 @@ def test_one_release_that_fails_does_not_keep_the_others(name: str, clock: Manua
         calls[0] += 1
         if calls[0] == 1:
             raise RuntimeError("a bug in the store")
-        return release(resource, holder, keep)
+        answer: bool = release(resource, holder, keep)
+        return answer
 
     tap._release = fail_first
     try:

@@ -203,7 +203,7 @@ def test_a_dropped_lease_is_renewed_no_more(name: str, clock: ManualClock, caplo
         keeper_passes(locks, clock, tap)
         assert tap.renewals == [["r"]]
         assert locks.lock("r").try_acquire() is None  # no Deadlock: this actor holds it no more
-        clock.advance(10)
+        clock.advance(11)
         assert is_free(locks, "r")
 
 

@@ -31,8 +31,9 @@ class Call(Generic[T]):
         """Tell whether it has returned or raised."""
         return self._task.done()
 
-    async def join(self, limit: float = LIMIT) -> T:
+    async def join(self, limit: float | None = None) -> T:
         """Return its result or raise its error."""
+        limit = limit or LIMIT
         await asyncio.wait((self._task,), timeout=limit)
         assert self._task.done(), f"{self._name} has not returned within {limit:g} s"
         return self._task.result()
@@ -93,8 +94,9 @@ async def cancelled_at(point: int, start: Callable[[], Awaitable[Any]]) -> bool:
     return False
 
 
-async def eventually(condition: Callable[[], bool | Awaitable[bool]], limit: float = LIMIT) -> None:
+async def eventually(condition: Callable[[], bool | Awaitable[bool]], limit: float | None = None) -> None:
     """Wait for something that must come true, however slow the machine is."""
+    limit = limit or LIMIT
     give_up = time.monotonic() + limit
     while True:
         found = condition()

@@ -15,7 +15,7 @@ from ..law import law
 from . import runtime
 from .case import Case, TappedClient
 from .runtime import eventually
-from .tap import Tap
+from .tap import Tap, times, unanswered
 
 _IO = 0.25
 _SLACK = 2.0  # a busy machine; far below what a call without a limit would take
@@ -130,6 +130,21 @@ def outage_that_ends_in_time_is_survived(case: Case) -> None:
     client.tap.heal()
     lease = call.join()
     assert lease.state == "held"
+
+
+@law(12)
+def outage_during_the_wait_is_survived(case: Case) -> None:
+    """A waiter that loses its connection keeps its wish: it asks again, and is served in its turn."""
+    client, store = case.client(), case.store()
+    holder = case.claim(ttl=100)
+    store.claim(holder)
+    client.tap.before["wait"] = times(2, unanswered)
+    call = case.spawn(client.lock("r", ttl=60).acquire, 30)
+    case.until(lambda: client.tap.count("wait") >= 3 or call.done)
+    assert len(case.waiters()) == 1
+    store.release("r", holder.holder)
+    case.until(lambda: call.done)
+    call.join()
 
 
 _NAMES: list[object] = ["", "x" * 513, "é" * 257, "a\nb", "a\0b", "\x7f", "\x85", "\ud800", None, 7, b"r", ["r"]]

@@ -37,8 +37,9 @@ class Call(Generic[T]):
         """Tell whether it has returned or raised."""
         return not self._thread.is_alive()
 
-    def join(self, limit: float = LIMIT) -> T:
+    def join(self, limit: float | None = None) -> T:
         """Return its result or raise its error."""
+        limit = limit or LIMIT
         self._thread.join(limit)
         assert self.done, f"{self._name} has not returned within {limit:g} s"
         if self._error is not None:
@@ -59,8 +60,9 @@ def cancelled_at(point: int, start: Callable[[], Any]) -> bool:
     raise NotImplementedError("a thread cannot be cancelled from outside")
 
 
-def eventually(condition: Callable[[], bool], limit: float = LIMIT) -> None:
+def eventually(condition: Callable[[], bool], limit: float | None = None) -> None:
     """Wait for something that must come true, however slow the machine is."""
+    limit = limit or LIMIT
     give_up = time.monotonic() + limit
     while not condition():
         assert time.monotonic() < give_up, f"did not come true within {limit:g} s: {inspect.getsource(condition)}"
