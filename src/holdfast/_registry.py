@@ -150,26 +150,30 @@ def _after_fork() -> None:
 
 
 def _at_exit() -> None:
+    # Leases may be held whose client nobody refers to any more: their keeper is closed in its place.
+    clients: list[Any] = list(_clients)
+    kept = [client._keeper for client in clients]
+    orphaned = [keeper for keeper in list(_keepers) if keeper not in kept and not keeper.inherited]
     # Each in a thread of its own: a store that hangs must not keep the others, nor the interpreter from its end.
     threads = []
-    for client in list(_clients):
-        if type(client).__module__.startswith("holdfast._sync.") and not client._closed:
-            thread = threading.Thread(target=_close, args=(client,), daemon=True)
+    for thing in (*clients, *orphaned):
+        if type(thing).__module__.startswith("holdfast._sync.") and not thing.closed:
+            thread = threading.Thread(target=_close, args=(thing,), daemon=True)
             try:
                 thread.start()
                 threads.append(thread)
             except RuntimeError:  # some Pythons start no thread so late
-                _close(client)
+                _close(thing)
     until = time.monotonic() + _EXIT_SECONDS
     for thread in threads:
         thread.join(max(0.0, until - time.monotonic()))
 
 
-def _close(client: Any) -> None:
+def _close(thing: Any) -> None:
     try:
-        client.close(_EXIT_SECONDS)
+        thing.close(_EXIT_SECONDS)
     except Exception:
-        logger.exception("%r could not be closed", client)
+        logger.exception("%r could not be closed", thing)
 
 
 if hasattr(os, "register_at_fork"):

@@ -156,7 +156,7 @@ def test_a_program_that_closed_ends_silently() -> None:
                     other.check()
                 print(lease.state)
 
-        asyncio.run(main(), debug=True)
+        asyncio.run(main())
         """
     )
     assert out.split() == ["held"]

@@ -478,7 +478,8 @@ def test_after_a_restart_a_wall_clock_that_was_set_back_does_not_prolong(path: P
 
 @pytest.mark.parametrize("leftovers", [False, True], ids=["with its -wal and -shm", "alone"])
 def test_a_client_moves_on_when_its_file_was_deleted(path: Path, leftovers: bool) -> None:
-    one, other = open_claims(path), open_claims(path)
+    clock = DrivenClock()
+    one, other = open_claims(path, clock), open_claims(path, clock)
     first = one.claim(Claim("job", "h1"), True)
     assert isinstance(first, Granted)
     assert isinstance(other.claim(Claim("job", "h2"), False), Waiting)
@@ -486,7 +487,7 @@ def test_a_client_moves_on_when_its_file_was_deleted(path: Path, leftovers: bool
     if not leftovers:
         for end in ("-wal", "-shm"):
             path.with_name(path.name + end).unlink()
-    time.sleep(0.02)  # a client looks at its file again after 10 ms
+    clock.advance(0.1)  # a client looks at its file again after a moment
     second = other.claim(Claim("job", "h2"), True)
     assert isinstance(second, Granted)
     assert second.token > first.token
@@ -527,9 +528,13 @@ def test_the_lease_of_a_deleted_file_is_lost_at_its_renewal(path: Path) -> None:
 
 
 def test_tokens_still_rise_after_an_old_copy_was_restored(path: Path) -> None:
-    first = take(path, "job", "h1")
+    clock = DrivenClock()
+    store = open_claims(path, clock)
+    taken = store.claim(Claim("job", "h1"), True)
+    assert isinstance(taken, Granted)
+    store.close()
     copy = path.read_bytes()
-    store = open_claims(path)
+    store = open_claims(path, clock)
     store.release("job", "h1", 0.0)
     later = []
     for i in range(20):
@@ -542,12 +547,12 @@ def test_tokens_still_rise_after_an_old_copy_was_restored(path: Path) -> None:
     for end in ("-wal", "-shm"):
         path.with_name(path.name + end).unlink()
     restored.replace(path)
-    time.sleep(0.02)
+    clock.advance(0.1)
     assert isinstance(store.claim(Claim("job", "h2"), False), Waiting), "the copy says that h1 holds it"
     assert store.release("job", "h1", 0.0)
     answer = store.claim(Claim("job", "h2"), True)
     assert isinstance(answer, Granted)
-    assert answer.token > max(later) > first
+    assert answer.token > max(later) > taken.token
     store.close()
 
 

@@ -15,7 +15,7 @@ from ..core.events import Observer
 from ..core.lease import LIVE
 from ..core.names import check_name, check_number
 from ..core.promises import Capabilities
-from ..core.urls import StoreURL
+from ..core.urls import StoreURL, parse_url
 from ..errors import Deadlock, LockError
 from ..observe.stream import Stream
 from . import runtime
@@ -33,7 +33,7 @@ class Client:
 
     def __init__(
         self,
-        url: StoreURL,
+        url: StoreURL | str,
         *,
         namespace: str = "default",
         owner: str | None = None,
@@ -42,14 +42,14 @@ class Client:
         io_timeout: float = 1.0,
         clock: Clock | None = None,
     ) -> None:
-        self.url = url
+        self.url = url if isinstance(url, StoreURL) else parse_url(url)
         self.namespace = check_name(namespace, "namespace")
         self._owner = None if owner is None else check_name(owner, "owner")
         self._io_timeout = check_number(io_timeout, "io_timeout", least=0.01)
         self._clock = clock or SystemClock()
         self._stream = Stream(observers)
         self._require = _registry.check_require(require)
-        self._closed = False
+        self.closed = False
         self._begin()
         _registry.check_promises(self.capabilities, self._require)
         _registry.remember(self)
@@ -108,10 +108,10 @@ class Client:
     async def close(self, timeout: float = _CLOSE_SECONDS) -> None:
         """Release what is held, withdraw what waits, end every thread, task and socket. May be called twice."""
         seconds = check_number(timeout, "timeout")
-        if self._closed:
+        if self.closed:
             return
         self._home.check()
-        self._closed = self._site.closing = True
+        self.closed = self._site.closing = True
         await runtime.finish(self._close, seconds)
 
     async def _close(self, seconds: float) -> None:
@@ -140,7 +140,7 @@ class Client:
         return f"<holdfast client of {self.url} namespace={self.namespace!r}>"
 
     async def _acquire(self, lock: Lock, timeout: float | None) -> Lease:
-        if self._closed:
+        if self.closed:
             self._check_open()
         actor, label = self._home.actor()
         key = (actor, lock.resource)
@@ -183,7 +183,7 @@ class Client:
         self._site = Site(self._store, self._keeper, self._clock, self._stream, self.namespace, self._io_timeout)
 
     def _check_open(self) -> None:
-        if self._closed:
+        if self.closed:
             raise LockError(f"this client of {self.url} is closed; connect() again")
         self._home.check()
 

@@ -136,7 +136,7 @@ class Lock:
         if self.detached and not can.detached:
             raise Unsupported(
                 f"{can.store} cannot keep a claim past its client, which renew=False and min_hold need; "
-                "use redis://, postgresql://, etcd:// or sqlite://",
+                "use a store whose capabilities have `detached`",
                 resource=self.resource,
             )
         if fair is None:
@@ -144,7 +144,7 @@ class Lock:
         if check_flag(fair, "fair"):
             if not can.fair:
                 raise Unsupported(
-                    f"{can.store} cannot queue fairly; use redis:// or etcd://, or pass fair=False",
+                    f"{can.store} cannot queue fairly; use a store whose capabilities have `fair`, or pass fair=False",
                     resource=self.resource,
                 )
         elif not can.unfair:

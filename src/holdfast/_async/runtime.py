@@ -179,8 +179,13 @@ def start(run: Callable[[], Coroutine[Any, Any, None]], name: str) -> Activity |
 
 
 async def finish(work: Callable[P, Coroutine[Any, Any, None]], *args: P.args, **kwargs: P.kwargs) -> None:
-    """Do the work to its end, also when the caller is cancelled meanwhile."""
-    await asyncio.shield(asyncio.get_running_loop().create_task(work(*args, **kwargs)))
+    """Do the work to its end, also when the caller is cancelled meanwhile; it has to bound its own time."""
+    task = asyncio.get_running_loop().create_task(work(*args, **kwargs))
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait((task,))
+        raise
 
 
 class Worker:

@@ -67,27 +67,27 @@ class Database:
         Raises: StoreUnavailable after io_timeout; StoreError when asking again is pointless.
         """
         give_up = time.monotonic() + self._io_timeout
-        with self._mutex:
-            pause = _PAUSE_LEAST
-            while True:
-                try:
-                    if self._connection is not None and self._has_moved():
-                        self._drop()
-                    return work(self._connection or self._open())
-                except sqlite3.Error as error:
-                    self._rollback()
-                    if not _is_busy(error):
-                        raise self._explain(error) from error
-                    if time.monotonic() + pause > give_up:
-                        raise StoreUnavailable(
-                            f"{self.path} was kept locked by another process for {self._io_timeout:g} s; "
-                            "it may be paused in the middle of a write"
-                        ) from error
-                except BaseException:  # Ctrl-C in the middle: an open transaction would lock everybody out
-                    self._rollback()
-                    raise
-                time.sleep(pause * (0.5 + random.random()))
-                pause = min(_PAUSE_MOST, pause * 2)
+        pause = _PAUSE_LEAST
+        while True:
+            try:
+                with self._mutex:  # not while it pauses: other threads have an io_timeout of their own
+                    try:
+                        if self._connection is not None and self._has_moved():
+                            self._drop()
+                        return work(self._connection or self._open())
+                    except BaseException:  # Ctrl-C in the middle, too: an open transaction would lock everybody out
+                        self._rollback()
+                        raise
+            except sqlite3.Error as error:
+                if not _is_busy(error):
+                    raise self._explain(error) from error
+                if time.monotonic() + pause > give_up:
+                    raise StoreUnavailable(
+                        f"{self.path} was kept locked by another process for {self._io_timeout:g} s; "
+                        "it may be paused in the middle of a write"
+                    ) from error
+            time.sleep(pause * (0.5 + random.random()))
+            pause = min(_PAUSE_MOST, pause * 2)
 
     def change(self, statement: str, row: tuple[Any, ...], now: float) -> int:
         """Run one changing statement, a transaction in itself, and return how many rows it changed.
@@ -188,7 +188,7 @@ class Database:
         if kind in host.NETWORK:
             raise StoreError(
                 f"{self.path} is on a network file system ({kind}), where SQLite cannot exclude other machines; "
-                "use a local disk for one host, or a store for many: redis://, etcd://, postgresql://"
+                "use a local disk for one host, and a store with a server for many"
             )
 
     @contextlib.contextmanager

@@ -77,7 +77,7 @@ class Keeper:
         self._work = runtime.Signal()
         self._watcher: runtime.Activity | None = None
         self._renewer: runtime.Activity | None = None
-        self._closing = False
+        self.closed = False
 
     # -- called by the shell, in any thread or task
 
@@ -178,7 +178,7 @@ class Keeper:
         """Stop both activities, release what is held, and withdraw what was abandoned."""
         clock = SystemClock()  # real time, whatever clock the leases live by
         until = clock.now() + seconds
-        self._closing = True
+        self.closed = True
         self._wake.set()
         self._work.set()
         for activity in (self._watcher, self._renewer):
@@ -216,7 +216,7 @@ class Keeper:
     def _poke(self) -> None:
         self._wake.set()
         with self._mutex:
-            if not self._closing and (self._watcher is None or not self._watcher.alive):
+            if not self.closed and (self._watcher is None or not self._watcher.alive):
                 self._watcher = runtime.start(self._watch, "holdfast-keeper")
 
     def _schedule(self, thing: Kept, due: float) -> None:
@@ -228,7 +228,7 @@ class Keeper:
 
     def _watch(self) -> None:
         idle_since = self.clock.now()
-        while not self._closing:
+        while not self.closed:
             self._wake.clear()
             self._next = inf
             try:
@@ -350,14 +350,14 @@ class Keeper:
 
     def _start_renewer(self) -> None:
         with self._mutex:
-            if not self._closing and (self._renewer is None or not self._renewer.alive):
+            if not self.closed and (self._renewer is None or not self._renewer.alive):
                 self._renewer = runtime.start(self._renew, "holdfast-renewer")
 
     def _renew(self) -> None:
-        while not self._closing:
+        while not self.closed:
             self._work.clear()
             try:
-                while self._jobs and not self._closing:
+                while self._jobs and not self.closed:
                     self._do(self._jobs.popleft())
             except Exception:
                 logger.exception("the keeper's renewals failed; they go on")

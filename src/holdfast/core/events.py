@@ -26,10 +26,13 @@ class Event:
     def __init__(self, **facts: Any) -> None:
         if facts.keys() != set(self.fields):
             raise TypeError(f"{type(self).__name__} takes {', '.join(self.fields)}, not {', '.join(facts)}")
-        self.__dict__.update(facts)
+        self.__dict__.update({name: facts[name] for name in self.fields})
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"an event is a fact: {name} cannot be changed")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"an event is a fact: {name} cannot be removed")
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and vars(self) == vars(other)

@@ -34,7 +34,7 @@ class SQLiteStore:
 
     def __init__(self, url: StoreURL, *, namespace: str, io_timeout: float, clock: Clock) -> None:
         url.allow()
-        if url.hosts or not url.path or url.username is not None:
+        if url.hosts or not os.path.basename(url.path) or url.username is not None:
             raise ValueError(f"write sqlite:///absolute/path.db or sqlite:relative/path.db, not {url}")
         # Absolute now: a later chdir must not turn one lock into two.
         path = Path(os.path.abspath(url.path))

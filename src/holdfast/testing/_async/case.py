@@ -60,7 +60,7 @@ class TappedClient(Client):
 
     async def orphan(self) -> None:
         """Stop keeping without a release, as a crash does."""
-        self._keeper._closing = True
+        self._keeper.closed = True
         self._keeper._wake.set()
         self._keeper._work.set()
         for activity in (self._keeper._watcher, self._keeper._renewer):
