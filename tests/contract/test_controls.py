@@ -1,7 +1,8 @@
-"""Controls: each law notices the fault that it is about. Every mutant has one thing wrong, and every law has a mutant."""
+"""Controls: each law notices the fault that it is about. A mutant has one thing wrong; every law has its mutants."""
 
+import gc
+import os
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -9,7 +10,6 @@ from holdfast.core.promises import LAWS
 from holdfast.errors import LockError
 from holdfast.testing import contract
 from holdfast.testing.contract import Law, Target
-from holdfast.testing.law import Law as AnyLaw
 from tests.contract.mutants import MUTANTS, Mutant
 
 # What fails here fails in threads and finalizers, too.
@@ -37,11 +37,22 @@ def impatient(monkeypatch):
         monkeypatch.setattr(f"holdfast.testing._{flavour}.runtime.LIMIT", 0.4)
 
 
+def breaks(law: Law, store: Target) -> bool:
+    """Tell whether the store breaks the law."""
+    try:
+        law.run(store)
+    except (AssertionError, LockError):
+        broken = True
+    else:
+        broken = False
+    gc.collect()  # here and now: the leases that a broken law leaves behind warn when they go
+    return broken
+
+
 @pytest.mark.parametrize(("mutant", "law"), table(), ids=str)
 def test_law_notices(mutant: Mutant, law: Law, monkeypatch):
     mutant.apply(monkeypatch, law.flavour)
-    with pytest.raises((AssertionError, LockError)):
-        law.run(MEMORY)
+    assert breaks(law, MEMORY)
 
 
 def law_named(name: str, flavour: str = "sync", store: Target = SQLITE) -> Law:
@@ -93,8 +104,7 @@ def test_law_notices_a_fault_of_another_process(name, flavour, monkeypatch, tmp_
     (tmp_path / "sitecustomize.py").write_text(code)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(f"holdfast.testing._{flavour}.runtime.LIMIT", 3.0)
-    with pytest.raises((AssertionError, LockError)):
-        law_named(name, flavour).run(SQLITE)
+    assert breaks(law_named(name, flavour), SQLITE)
 
 
 def test_every_law_has_a_control():
@@ -111,7 +121,7 @@ def test_thread_and_file_that_are_left_behind_are_noticed(flavour):
         threading.Thread(target=end.wait).start()
 
     def leave_file(case):
-        files.append(Path("/dev/null").open())
+        files.append(os.open(os.devnull, os.O_RDONLY))
 
     for leave in (leave_thread, leave_file):
 
@@ -119,7 +129,6 @@ def test_thread_and_file_that_are_left_behind_are_noticed(flavour):
             leave(case)
 
         function = leave if flavour == "sync" else leave_in_loop
-        with pytest.raises(AssertionError):
-            AnyLaw(1, "leave", flavour, frozenset(), function).run(MEMORY)
+        assert breaks(Law(1, "leave", flavour, frozenset(), function), MEMORY)
     end.set()
-    files[0].close()
+    os.close(files[0])

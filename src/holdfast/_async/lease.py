@@ -12,7 +12,7 @@ from ..core.claim import MAX, Claim, Lost, Renewed, Unknown
 from ..core.fence import Fence
 from ..core.lease import EXITS, LIVE, Ending, Fact, Raise, State
 from ..core.names import check_timeout
-from ..core.timing import renew_time
+from ..core.timing import RENEW_AT
 from ..errors import LeaseLost, NotHeld, StoreError, StoreUnavailable, Unsupported
 from . import runtime
 
@@ -68,7 +68,7 @@ class Hold:
         self.key = key
         self.min_hold = min_hold
         self.renew_until = renew_until  # -inf: never renewed
-        self.due = renew_time(asked, claim.ttl) if renew_until > asked else deadline
+        self.due = asked + claim.ttl * RENEW_AT if renew_until > asked else deadline
         self.queued = inf  # when the keeper's heap has it
         self.ref = weakref.ref(self)
         self.renewing = False

@@ -13,7 +13,6 @@ from ..core.names import check_flag, check_name, check_number, check_timeout, ch
 from ..errors import AcquireTimeout, NotHeld, Unsupported
 from . import runtime
 from .lease import Lease
-from .runtime import Acquiring
 
 if TYPE_CHECKING:
     from .client import Client
@@ -62,13 +61,14 @@ class Lock:
         self.fair = self._supported(fair)
         self._entered: dict[int, list[Lease]] = {}
 
-    def acquire(self, timeout: float | EllipsisType | None = ...) -> Acquiring:
+    @runtime.acquiring
+    async def acquire(self, timeout: float | EllipsisType | None = ...) -> Lease:
         """Wait for the resource and return the lease. `timeout` overrides the lock's: None for ever, 0 asks once.
 
         Raises: AcquireTimeout; StoreUnavailable; Deadlock if this actor holds it already.
         """
         seconds = self.timeout if timeout is ... else check_timeout(timeout)
-        return runtime.acquiring(self._client._acquire(self, seconds))
+        return await self._client._acquire(self, seconds)
 
     async def try_acquire(self, timeout: float | None = 0) -> Lease | None:
         """Return the lease, or None if the resource stays busy for the timeout. Every other trouble raises."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import os
 import threading
@@ -337,9 +338,14 @@ class Acquiring:
         await self._lease.__aexit__(kind, error, trace)
 
 
-def acquiring(acquire: Coroutine[Any, Any, Lease]) -> Acquiring:
+def acquiring(acquire: Callable[P, Coroutine[Any, Any, Lease]]) -> Callable[P, Acquiring]:
     """Make an acquire both awaitable and a context manager."""
-    return Acquiring(acquire)
+
+    @functools.wraps(acquire)
+    def ask(*args: P.args, **kwargs: P.kwargs) -> Acquiring:
+        return Acquiring(acquire(*args, **kwargs))
+
+    return ask
 
 
 def check_function(function: Callable[..., Any], what: str) -> None:

@@ -83,20 +83,22 @@ class Claims:
         now = clock.now()
         if now >= self._next_sweep:
             self._sweep(now)
-        resource, holder = claim.resource, claim.holder
+        holder = claim.holder
         # A claim that waits has a row: it cannot find the resource free.
         if holder not in self._bells:
-            token = clock.wall_us()
-            row = (
-                token, token, holder, now + claim.ttl, pack(claim[2:], self._process), self._namespace, resource, token,
-            )  # fmt: skip
+            token, ttl = clock.wall_us(), claim.ttl
+            text = pack(claim[2:], self._process)
+            row = (token, token, holder, now + ttl, text, self._namespace, claim.resource, token)
             if token < TOKEN_LIMIT and self._database.change(_TAKE, row, now):
-                return Granted(token, claim.ttl)
-        place = self._process + "|" + (self._bell(holder) if queue else "")
-        answer = self._step(resource, lambda waiting: self._claim_or_bury(waiting, claim, queue, place))
+                return tuple.__new__(Granted, (token, ttl))  # past its constructor, which costs a call
+        return self._claim_busy(claim, queue)
+
+    def _claim_busy(self, claim: Claim, queue: bool) -> Answer:
+        place = self._process + "|" + (self._bell(claim.holder) if queue else "")
+        answer = self._step(claim.resource, lambda waiting: self._claim_or_bury(waiting, claim, queue, place))
         assert isinstance(answer, Granted | Waiting)
         if isinstance(answer, Granted) or not queue:
-            self._hang_up(holder)
+            self._hang_up(claim.holder)
         return answer
 
     def renew(self, claims: Sequence[Claim]) -> list[Renewal]:
@@ -119,6 +121,9 @@ class Claims:
             now = self._clock.now()
             if self._database.change(_FREE, (self._namespace, resource, holder, now), now):
                 return True
+        return self._release_busy(resource, holder, keep)
+
+    def _release_busy(self, resource: str, holder: str, keep: float) -> bool:
         answer = self._step(resource, lambda queue: queue.release(holder, self._clock.now(), keep))
         self._hang_up(holder)
         return answer is True

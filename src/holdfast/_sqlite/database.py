@@ -11,6 +11,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
@@ -100,7 +101,7 @@ class Database:
                     return self._cursor.execute(statement, row).rowcount
         except sqlite3.Error:
             pass  # nothing was changed; below it is tried again, or explained
-        return self.run(lambda connection: connection.execute(statement, row).rowcount)
+        return self.run(partial(_execute, statement, row))
 
     @contextlib.contextmanager
     def transaction(self, connection: sqlite3.Connection, *, durable: bool = False) -> Iterator[None]:
@@ -318,6 +319,10 @@ class Database:
             if name.startswith(known):
                 return StoreError(f"{self.path}: {reason} ({error})")
         return StoreError(f"{self.path}: {error} ({name or type(error).__name__})")
+
+
+def _execute(statement: str, row: tuple[Any, ...], connection: sqlite3.Connection) -> int:
+    return connection.execute(statement, row).rowcount
 
 
 class _Busy(sqlite3.OperationalError):

@@ -150,9 +150,13 @@ class Client:
             return self._again(lock, hold)
         # Random, although a counter would be unique too: not in the copies of a machine that is resumed twice.
         holder = f"{self._id}.{actor}.{os.urandom(8).hex()}"
-        claim = Claim(
-            lock.resource, holder, lock.weight, lock.capacity, lock.ttl, lock.owner or self._owner or label, None,
-            lock.fair, lock.detached,
+        # Past the constructor of the named tuple, which costs a call: this is the way of every acquire.
+        claim = tuple.__new__(
+            Claim,
+            (
+                lock.resource, holder, lock.weight, lock.capacity, lock.ttl, lock.owner or self._owner or label, None,
+                lock.fair, lock.detached,
+            ),
         )  # fmt: skip
         token, asked, deadline = acquire(self._site, claim, timeout)
         renew_until = asked + lock.max_hold if lock.renew else -inf

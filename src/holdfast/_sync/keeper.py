@@ -134,7 +134,8 @@ class Keeper:
                 hold.state = State.RELEASED
         if not live:
             return hold.look() is not State.LOST
-        self._forget(hold)
+        if self._held.get(hold.key) is hold.ref:
+            self._held.pop(hold.key, None)
         if hold.signal is not None:
             hold.signal.set()
         claim, keep = hold.claim, hold.keep() if hold.min_hold else 0.0

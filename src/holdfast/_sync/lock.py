@@ -62,13 +62,14 @@ class Lock:
         self.fair = self._supported(fair)
         self._entered: dict[int, list[Lease]] = {}
 
+    @runtime.acquiring
     def acquire(self, timeout: float | EllipsisType | None = ...) -> Lease:
         """Wait for the resource and return the lease. `timeout` overrides the lock's: None for ever, 0 asks once.
 
         Raises: AcquireTimeout; StoreUnavailable; Deadlock if this actor holds it already.
         """
         seconds = self.timeout if timeout is ... else check_timeout(timeout)
-        return runtime.acquiring(self._client._acquire(self, seconds))
+        return self._client._acquire(self, seconds)
 
     def try_acquire(self, timeout: float | None = 0) -> Lease | None:
         """Return the lease, or None if the resource stays busy for the timeout. Every other trouble raises."""

@@ -193,9 +193,9 @@ class Body:
         return Ending.ERROR if isinstance(error, Exception) else Ending.OUTER
 
 
-def acquiring(lease: Lease) -> Lease:
-    """Return the lease: it is the context manager."""
-    return lease
+def acquiring(acquire: Callable[P, Lease]) -> Callable[P, Lease]:
+    """Return the acquire: the lease that it gives is the context manager."""
+    return acquire
 
 
 def check_function(function: Callable[..., Any], what: str) -> None:

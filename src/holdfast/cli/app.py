@@ -41,8 +41,9 @@ def demo(
 ) -> None:
     """Freeze a worker past its lease and watch the fence refuse its write.
 
-    Worker processes settle payment batches under locks, in a temporary directory. Exit status 0: what should happen
-    happened.
+    Worker processes settle payments under locks, in a temporary directory.
+
+    Exit status 0 if all went as it should, else 1.
     """
     from .demo.stage import run
 

@@ -37,8 +37,8 @@ class SQLiteStore:
         url.allow()
         if url.hosts or not os.path.basename(url.path) or url.username is not None:
             raise ValueError(f"write sqlite:///absolute/path.db or sqlite:relative/path.db, not {url}")
-        # Absolute now: a later chdir must not turn one lock into two.
-        path = Path(os.path.abspath(url.path))
+        # Real and absolute, now: neither a later chdir nor a link may turn one lock into two.
+        path = Path(os.path.realpath(url.path))
         self._claims = Claims(path, namespace, clock, io_timeout, self.capabilities.waiting_life, url.embedded)
         self._clock = clock
         self._worker = runtime.Worker("holdfast-sqlite", io_timeout)

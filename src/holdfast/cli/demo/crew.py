@@ -83,9 +83,13 @@ class Hand:
         self.process.stdin.close()
 
     def ended(self) -> DemoFailed:
-        """Return the fact that the process has ended, with its last words."""
+        """Return the fact that the process has ended, how, and its last words."""
+        try:
+            how = self.process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            return DemoFailed(f"{self.name} has closed its pipes, but does not end")
         words = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        return DemoFailed(f"{self.name} ended unexpectedly" + (f": {words[-1]}" if words else ""))
+        return DemoFailed(f"{self.name} ended with status {how}" + (f": {words[-1]}" if words else ""))
 
 
 class Crew:

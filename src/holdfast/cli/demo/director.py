@@ -79,7 +79,7 @@ class Director:
                 raise DemoFailed(f"{hand.name} failed: {report.text}")
             case Kind.LOST:  # it noticed by itself and wrote nothing: the batch is still to be done
                 self._queue.appendleft(self._busy[hand])
-            case Kind.SETTLED:
+            case Kind.SETTLED if report.batch not in self._settled:
                 self._settled.add(report.batch)
                 self._audience.progress(len(self._settled))
             case Kind.SKIPPED:

@@ -60,7 +60,9 @@ class Show:
 
     def table(self, seen: Seen, books: Books) -> None:
         """Print what came out."""
-        table = Table("what", "came out", title="holdfast demo" if self._plan.fenced else "holdfast demo --unsafe")
+        table = Table(title="holdfast demo" if self._plan.fenced else "holdfast demo --unsafe")
+        table.add_column("what", overflow="fold")
+        table.add_column("came out", overflow="fold")  # where it is too narrow for a token: all of it, in two lines
         rows: list[tuple[str, str, bool]] = [
             ("batches settled", f"{books.settled} of {self._plan.batches}", books.settled == self._plan.batches),
             ("settled twice", str(len(books.twice)), not books.twice),

@@ -21,7 +21,6 @@ from .outcome import Seen, faults
 from .plan import Plan
 from .show import Show
 
-
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 

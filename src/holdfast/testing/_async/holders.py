@@ -119,7 +119,7 @@ async def grant_whose_reply_was_lost_is_found_again(case: Case) -> None:
     """The store granted, the answer went astray: the next try gets that grant, and one release ends it."""
     client = await case.client()
     client.tap.after["claim"] = times(2, unanswered)
-    call = case.spawn(client.lock("r", ttl=case.ttl).acquire)
+    call = case.spawn(client.lock("r", ttl=100).acquire)
     await case.until(lambda: call.done)
     lease = await call.join()
     (seen,) = await case.holders()
@@ -133,10 +133,10 @@ async def grant_whose_reply_was_lost_is_found_again(case: Case) -> None:
 async def place_in_line_whose_reply_was_lost_is_found_again(case: Case) -> None:
     """A waiting claim that had to be sent again stands in line once."""
     store, client = await case.store(), await case.client()
-    holder = case.claim(ttl=10 * case.ttl)
+    holder = case.claim(ttl=100)
     await store.claim(holder)
     client.tap.after["claim"] = times(1, unanswered)
-    call = case.spawn(client.lock("r", ttl=case.ttl).acquire)
+    call = case.spawn(client.lock("r", ttl=100).acquire)
     await case.until(lambda: client.tap.count("wait") > 0)
     assert len(await case.waiters()) == 1
     await store.release("r", holder.holder)
@@ -150,7 +150,7 @@ async def release_whose_reply_was_lost_is_done_once(case: Case) -> None:
     client = await case.client()
     for hooks in (client.tap.after, client.tap.before):
         hooks["release"] = times(1, unanswered)
-        lease = await client.lock("r", ttl=case.ttl).acquire()
+        lease = await client.lock("r", ttl=100).acquire()
         await lease.release()
         await case.until(lambda: client.tap.count("release") % 2 == 0)
         await case.nothing_left()
@@ -160,7 +160,7 @@ async def release_whose_reply_was_lost_is_done_once(case: Case) -> None:
 async def renewal_whose_reply_was_lost_harms_nobody(case: Case) -> None:
     """A renewal without an answer may have happened; asking again settles it, and the lease lives on."""
     client = await case.client()
-    lease = await client.lock("r", ttl=case.ttl).acquire()
+    lease = await client.lock("r", ttl=100).acquire()
     client.tap.after["renew"] = times(1, unanswered)
     with raises(StoreUnavailable):
         await lease.renew()

@@ -43,6 +43,7 @@ async def _hold(url: str, namespace: str, ttl: float, stop: str, renew: bool = T
         await runtime.pause(0.002)
     await client.close()
     say("closed")
+    await runtime.pause(60)  # what becomes free now does so because of close(), not because the process died
 
 
 def contend(**place: object) -> None:

@@ -31,7 +31,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 # Real exchanges get far more time than they need: a busy machine must not look like a silent store.
-_IO_TIMEOUT = 10.0
+_IO_TIMEOUT = 30.0
 
 
 class TappedClient(Client):
@@ -145,7 +145,7 @@ class Case:
 
         def stepped() -> bool:
             if self.driven and not condition():
-                self._manual.advance(0.05)
+                self._manual.advance(0.02)
             return condition()
 
         eventually(stepped)

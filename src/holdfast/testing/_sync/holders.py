@@ -120,7 +120,7 @@ def grant_whose_reply_was_lost_is_found_again(case: Case) -> None:
     """The store granted, the answer went astray: the next try gets that grant, and one release ends it."""
     client = case.client()
     client.tap.after["claim"] = times(2, unanswered)
-    call = case.spawn(client.lock("r", ttl=case.ttl).acquire)
+    call = case.spawn(client.lock("r", ttl=100).acquire)
     case.until(lambda: call.done)
     lease = call.join()
     (seen,) = case.holders()
@@ -134,10 +134,10 @@ def grant_whose_reply_was_lost_is_found_again(case: Case) -> None:
 def place_in_line_whose_reply_was_lost_is_found_again(case: Case) -> None:
     """A waiting claim that had to be sent again stands in line once."""
     store, client = case.store(), case.client()
-    holder = case.claim(ttl=10 * case.ttl)
+    holder = case.claim(ttl=100)
     store.claim(holder)
     client.tap.after["claim"] = times(1, unanswered)
-    call = case.spawn(client.lock("r", ttl=case.ttl).acquire)
+    call = case.spawn(client.lock("r", ttl=100).acquire)
     case.until(lambda: client.tap.count("wait") > 0)
     assert len(case.waiters()) == 1
     store.release("r", holder.holder)
@@ -151,7 +151,7 @@ def release_whose_reply_was_lost_is_done_once(case: Case) -> None:
     client = case.client()
     for hooks in (client.tap.after, client.tap.before):
         hooks["release"] = times(1, unanswered)
-        lease = client.lock("r", ttl=case.ttl).acquire()
+        lease = client.lock("r", ttl=100).acquire()
         lease.release()
         case.until(lambda: client.tap.count("release") % 2 == 0)
         case.nothing_left()
@@ -161,7 +161,7 @@ def release_whose_reply_was_lost_is_done_once(case: Case) -> None:
 def renewal_whose_reply_was_lost_harms_nobody(case: Case) -> None:
     """A renewal without an answer may have happened; asking again settles it, and the lease lives on."""
     client = case.client()
-    lease = client.lock("r", ttl=case.ttl).acquire()
+    lease = client.lock("r", ttl=100).acquire()
     client.tap.after["renew"] = times(1, unanswered)
     with raises(StoreUnavailable):
         lease.renew()

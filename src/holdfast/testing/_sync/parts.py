@@ -44,6 +44,7 @@ def _hold(url: str, namespace: str, ttl: float, stop: str, renew: bool = True, l
         runtime.pause(0.002)
     client.close()
     say("closed")
+    runtime.pause(60)  # what becomes free now does so because of close(), not because the process died
 
 
 def contend(**place: object) -> None:
