@@ -49,7 +49,7 @@ def blocks(page: Path) -> Iterator[Block]:
             opened = None
         elif opened is not None:
             code.append(line)
-    assert opened is None, f"{page}: the block at line {opened and opened[2]} has no end"
+    assert opened is None, f"{page} ends within a block"
 
 
 def python_blocks(page: Path) -> list[Block]:

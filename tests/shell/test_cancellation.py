@@ -16,7 +16,7 @@ from holdfast.core.events import Event
 from holdfast.core.events import Lost as LostEvent
 from holdfast.errors import LeaseLost
 from tests.shell._async.kit import WAYS, Tap, Way, connect
-from tests.shell._async.runtime import Gate, eventually
+from tests.shell._async.runtime import Gate, activities, eventually
 from tests.shell.clock import ManualClock
 
 
@@ -416,14 +416,15 @@ async def test_entered_in_a_task_that_lives_on(name: str, clock: ManualClock) ->
             await lease.__aexit__(None, None, None)
 
 
-async def test_close_in_the_body_after_a_loss_that_another_found(name: str, clock: ManualClock) -> None:
+async def test_a_loss_that_is_told_while_the_body_closes_the_client(name: str, clock: ManualClock) -> None:
     async with connect(name, clock) as others, unharmed():
         locks = connect(name, clock)
         kept = await locks.lock("kept").acquire()
         with pytest.raises(LeaseLost):
             async with locks.lock("r", ttl=3) as lease:
                 clock.advance(4)
-                await asyncio.create_task(look(lease))
-                await locks.close()  # must not be cut short by the news of that loss
+                asyncio.get_running_loop().call_soon(lambda: lease.lost)
+                await locks.close()  # must not be cut short by the news
         assert kept.state == "released"
         assert await others.inspect() == []
+        assert activities() == []

@@ -167,6 +167,7 @@ class Client:
     def _again(self, lock: Lock, hold: Hold) -> Lease:
         """Re-enter what this actor holds: a new handle on the same hold, with the same token."""
         if lock.reentrant:
+            hold.shares += 1
             return Lease(hold, lock.on_lost)
         raise Deadlock(
             f"this thread or task already holds {lock.resource!r} (token {hold.token}) and would wait for itself; "

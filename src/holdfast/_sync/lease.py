@@ -29,26 +29,12 @@ Held = dict[HeldKey, "weakref.ref[Hold]"]
 class Hold:
     """A granted claim as this process sees it. The keeper knows it weakly, its leases keep it alive."""
 
-    __slots__ = (
-        "__weakref__",
-        "cause",
-        "claim",
-        "deadline",
-        "due",
-        "granted",
-        "keeper",
-        "key",
-        "leases",
-        "min_hold",
-        "queued",
-        "ref",
-        "renew_until",
-        "renewing",
-        "shares",
-        "signal",
-        "state",
-        "token",
-    )
+    queued = inf  # when the keeper's heap has it
+    renewing = False
+    cause = ""
+    shares = 1  # leases that have not been released
+    leases: Sequence[weakref.ref[Lease]] = ()  # those that have to be told of a loss
+    signal: runtime.Signal | None = None
 
     def __init__(
         self,
@@ -70,14 +56,8 @@ class Hold:
         self.min_hold = min_hold
         self.renew_until = renew_until  # -inf: never renewed
         self.due = asked + claim.ttl * RENEW_AT if renew_until > asked else deadline
-        self.queued = inf  # when the keeper's heap has it
         self.ref = weakref.ref(self)
-        self.renewing = False
         self.state = State.HELD
-        self.cause = ""
-        self.shares = 0  # leases that have not been released
-        self.leases: Sequence[weakref.ref[Lease]] = ()  # those that have to be told of a loss
-        self.signal: runtime.Signal | None = None
 
     def look(self) -> State:
         """Return the state as of now. The clock decides, not the keeper: after a pause the body may run first."""
@@ -115,7 +95,6 @@ class Lease:
         self._on_lost = on_lost
         self._body: runtime.Body | None = None
         self._ended: State | None = None  # how it ended for this handle, once it was released
-        hold.shares += 1
         if on_lost is not None:
             hold.tell(self)
 
@@ -214,7 +193,20 @@ class Lease:
 
         Raises: LeaseLost if the lease was lost before; NotHeld in a forked child.
         """
-        if self._ended is None and not self._give_back():
+        if self._ended is not None:
+            return
+        hold = self._hold
+        if hold.keeper.inherited:
+            self._raise_inherited()
+        self._ended = State.RELEASED
+        hold.shares -= 1
+        if not hold.shares:
+            held = hold.keeper.release(hold)
+        else:  # the hold stays with the other leases of a re-entrant lock
+            hold.leases = [ref for ref in hold.leases if ref() is not self]
+            held = hold.look() is not State.LOST
+        if not held:
+            self._ended = State.LOST
             self._raise_lost()
 
     def wait_lost(self, timeout: float | None = None) -> bool:
@@ -247,8 +239,10 @@ class Lease:
             return  # a forked child leaves its parent's `with`: nothing here is its to release
         lost = self.lost
         ending = body.ended(error)
-        if not self._ended:
-            lost = not self._give_back() or lost
+        try:
+            self.release()
+        except LeaseLost:
+            lost = True
         self._leave(ending, lost, error)
 
     def _leave(self, ending: Ending, lost: bool, error: BaseException | None) -> None:
@@ -257,22 +251,6 @@ class Lease:
                 self._raise_lost(error)
             case Raise.BODY_WITH_NOTE if error is not None:
                 error.add_note(f"holdfast: meanwhile {self._lost_message()}")
-
-    def _give_back(self) -> bool:
-        """Release at the store unless another lease shares the hold; False if the lease was lost."""
-        hold = self._hold
-        if hold.keeper.inherited:
-            self._raise_inherited()
-        self._ended = State.RELEASED
-        hold.shares -= 1
-        if hold.shares:
-            hold.leases = [ref for ref in hold.leases if ref() is not self]
-            held = hold.look() is not State.LOST
-        else:
-            held = hold.keeper.release(hold)
-        if not held:
-            self._ended = State.LOST
-        return held
 
     def told(self, message: str) -> None:
         """Learn of the loss: stop the body and call on_lost. Called by the keeper, once."""

@@ -79,13 +79,6 @@ async def test_timeouts_of_calls(value: Any, name: str, clock: ManualClock) -> N
                 await lease.wait_lost(timeout=value)
 
 
-async def test_an_acquire_with_a_bad_timeout_raises_before_it_is_awaited(name: str, clock: ManualClock) -> None:
-    async with connect(name, clock) as locks:
-        lock = locks.lock("r")
-        with pytest.raises(ValueError, match="-1"):
-            lock.acquire(timeout=-1)
-
-
 async def test_min_hold_may_not_exceed_the_ttl(name: str, clock: ManualClock) -> None:
     async with connect(name, clock) as locks:
         with pytest.raises(ValueError, match=r"min_hold=31 exceeds ttl=30.*raise the ttl"):

@@ -80,13 +80,6 @@ def test_timeouts_of_calls(value: Any, name: str, clock: ManualClock) -> None:
                 lease.wait_lost(timeout=value)
 
 
-def test_an_acquire_with_a_bad_timeout_raises_before_it_is_awaited(name: str, clock: ManualClock) -> None:
-    with connect(name, clock) as locks:
-        lock = locks.lock("r")
-        with pytest.raises(ValueError, match="-1"):
-            lock.acquire(timeout=-1)
-
-
 def test_min_hold_may_not_exceed_the_ttl(name: str, clock: ManualClock) -> None:
     with connect(name, clock) as locks:
         with pytest.raises(ValueError, match=r"min_hold=31 exceeds ttl=30.*raise the ttl"):
