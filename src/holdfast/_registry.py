@@ -5,12 +5,11 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-import threading
-import time
 import weakref
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ._clock import SystemClock
 from .core.promises import FENCING_LAW, LAWS, Capabilities
 from .core.urls import StoreURL, parse_url
 from .errors import StoreError
@@ -150,30 +149,25 @@ def _after_fork() -> None:
 
 
 def _at_exit() -> None:
-    # Leases may be held whose client nobody refers to any more: their keeper is closed in its place.
-    clients: list[Any] = list(_clients)
-    kept = [client._keeper for client in clients]
-    orphaned = [keeper for keeper in list(_keepers) if keeper not in kept and not keeper.inherited]
-    # Each in a thread of its own: a store that hangs must not keep the others, nor the interpreter from its end.
-    threads = []
-    for thing in (*clients, *orphaned):
-        if type(thing).__module__.startswith("holdfast._sync.") and not thing.closed:
-            thread = threading.Thread(target=_close, args=(thing,), daemon=True)
-            try:
-                thread.start()
-                threads.append(thread)
-            except RuntimeError:  # some Pythons start no thread so late
-                _close(thing)
-    until = time.monotonic() + _EXIT_SECONDS
-    for thread in threads:
-        thread.join(max(0.0, until - time.monotonic()))
-
-
-def _close(thing: Any) -> None:
-    try:
-        thing.close(_EXIT_SECONDS)
-    except Exception:
-        logger.exception("%r could not be closed", thing)
+    for client in list(_clients):
+        if type(client).__module__.startswith("holdfast._sync.") and not client.closed:
+            client._stop()  # daemon threads that wait must not take what is released now
+    # Keepers, not clients: a lease may be held whose client nobody refers to any more.
+    keepers: list[Any] = [
+        keeper
+        for keeper in list(_keepers)
+        if type(keeper).__module__.startswith("holdfast._sync.") and not keeper.closed and not keeper.inherited
+    ]
+    clock = SystemClock()
+    until = clock.now() + _EXIT_SECONDS
+    for left in [keeper.leave(_EXIT_SECONDS) for keeper in keepers]:  # all at once: one that hangs costs no other
+        if left is not None:
+            left.wait(clock, until)
+    for keeper in keepers:
+        try:
+            keeper.store.close()
+        except Exception:
+            logger.exception("the store of %r could not be closed", keeper.namespace)
 
 
 if hasattr(os, "register_at_fork"):

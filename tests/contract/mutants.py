@@ -84,7 +84,7 @@ class GrantsWhatIsHeld(Room):
         return answer if isinstance(answer, Granted) else Granted(1, Asking(*args).claim.ttl)
 
 
-@room("readers_share_and_writers_do_not", "permits_are_counted", "granted_weight_never_exceeds_capacity")
+@room("readers_share_and_writers_do_not", "granted_weight_never_exceeds_capacity")
 class CountsHeads(Bent):
     """Every claim weighs one."""
 
@@ -228,15 +228,10 @@ class NeverExpires(Bent):
         return super().release(namespace, resource, holder, 1e9 if keep else 0.0, now)
 
 
-@room("late_claim_does_not_overtake", "readers_do_not_starve_a_waiting_writer", "dead_waiter_does_not_block_the_line")
+@room("late_claim_does_not_overtake", "readers_do_not_starve_a_waiting_writer")
 class KnowsNoOrder(Bent):
-    """Everybody may overtake; the second waiter is not even woken in its turn."""
-
     def bend(self, asking: Asking) -> Asking:
-        return asking._replace(claim=asking.claim._replace(fair=False), waiting_life=1e9)
-
-    def _step(self, key: Key, step: Step) -> Step:
-        return super()._step(key, step._replace(wake=()))
+        return asking._replace(claim=asking.claim._replace(fair=False))
 
 
 @room("waiters_are_served_in_order_of_arrival")
@@ -293,6 +288,10 @@ class ExpiresEarly(Room):
         asking = Asking(*args)
         answer = super().claim(*asking._replace(claim=asking.claim._replace(ttl=asking.claim.ttl * 0.9)))
         return Granted(answer.token, asking.claim.ttl) if isinstance(answer, Granted) else answer
+
+    def renew(self, namespace: str, claims: Iterable[Claim], now: float) -> list[Renewal]:
+        answers = super().renew(namespace, claims, now)
+        return [Renewed(answer.left / 0.9) if isinstance(answer, Renewed) else answer for answer in answers]
 
 
 @room("min_hold_keeps_the_resource_taken", "min_hold_outlives_the_client")
@@ -424,9 +423,17 @@ def leaves_the_clock_to_the_keeper(original: Any, asynchronous: bool) -> Any:
     return lambda hold: hold.state
 
 
-@shell("keeper", "Keeper._attend", "renewals_keep_a_lease_over_many_ttls", "many_leases_are_kept_by_few_renewals")
+@shell("keeper", "Keeper._plan", "renewals_keep_a_lease_over_many_ttls", "many_leases_are_kept_by_few_renewals")
 def never_renews(original: Any, asynchronous: bool) -> Any:
-    return lambda keeper: None
+    def plan(keeper: Any, hold: Any, now: float, batch: list[Any]) -> None:
+        original(keeper, hold, now, [])
+
+    return plan
+
+
+@shell("keeper", "RENEW_BATCH", "many_leases_are_kept_by_few_renewals")
+def renews_one_by_one(original: Any, asynchronous: bool) -> Any:
+    return 1
 
 
 @shell(
@@ -545,6 +552,11 @@ def takes_any_ttl(original: Any, asynchronous: bool) -> Any:
 @shell("lock", "check_timeout", "bad_names_and_numbers_are_refused", "bad_timeouts_of_calls_are_refused")
 def takes_any_timeout(original: Any, asynchronous: bool) -> Any:
     return lambda timeout: 1.0
+
+
+@shell("lock", "Lock._supported", "what_the_store_cannot_do_is_refused")
+def supports_everything(original: Any, asynchronous: bool) -> Any:
+    return lambda lock, fair: True
 
 
 @shell("client", "check_name", "bad_arguments_of_connect_are_refused")

@@ -23,9 +23,16 @@ def locked_file(url: str) -> Iterator[None]:
     connection.close()
 
 
+def lost_file(url: str) -> None:
+    """Take the file away: what a restart of the server may lose, an embedded store loses like this."""
+    path = parse_url(url).path
+    for name in (path, path + "-wal", path + "-shm"):
+        Path(name).unlink(missing_ok=True)
+
+
 STORES = [
     Target("memory://", driven=True),
-    Target("sqlite://{folder}/locks.db", driven=True, silence=locked_file),
+    Target("sqlite://{folder}/locks.db", driven=True, restart=lost_file, silence=locked_file),
 ]
 
 TABLE = [(store, law) for store in STORES for law in contract.laws(store)]

@@ -13,9 +13,9 @@ class ManualClock:
         """Return the driven time."""
         return self._now
 
-    def wall_us(self) -> int:
+    def wall_ns(self) -> int:
         """Return the driven time as a wall clock would show it."""
-        return 1_700_000_000_000_000 + int(self._now * 1_000_000)
+        return (1_700_000_000_000_000 + int(self._now * 1_000_000)) * 1000
 
     def patience(self, left: float) -> float:
         """Look again soon: the test may have moved the clock."""

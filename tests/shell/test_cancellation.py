@@ -420,10 +420,12 @@ async def test_a_loss_that_is_told_while_the_body_closes_the_client(name: str, c
     async with connect(name, clock) as others, unharmed():
         locks = connect(name, clock)
         kept = await locks.lock("kept").acquire()
+        gate = Tap(locks).hold_up["release"] = Gate()
         with pytest.raises(LeaseLost):
             async with locks.lock("r", ttl=3) as lease:
                 clock.advance(4)
                 asyncio.get_running_loop().call_soon(lambda: lease.lost)
+                later(gate.open)
                 await locks.close()  # must not be cut short by the news
         assert kept.state == "released"
         assert await others.inspect() == []

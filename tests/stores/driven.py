@@ -26,8 +26,8 @@ class DrivenClock:
     def now(self) -> float:
         return self.time
 
-    def wall_us(self) -> int:
-        return self.wall
+    def wall_ns(self) -> int:
+        return self.wall * 1000
 
     def patience(self, left: float) -> float:
         return min(left, 0.01)

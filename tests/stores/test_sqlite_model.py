@@ -95,7 +95,7 @@ class Both:
         if mine is None or mine.expires <= clock.now():
             self.deaf.discard(claim.holder)  # it comes anew, with a bell of its own
         answer = self.clients[who % 2].claim(claim, queue)
-        step = self.queues[claim.resource].claim(claim, clock.now(), clock.wall_us(), WAITING_LIFE, queue=queue)
+        step = self.queues[claim.resource].claim(claim, clock.now(), clock.wall, WAITING_LIFE, queue=queue)
         assert answer == step.answer
         self.rung.discard(claim.holder)
         self._told(step)

@@ -111,8 +111,13 @@ class Client:
         if self.closed:
             return
         self._home.check()
-        self.closed = self._site.closing = True
+        self._stop()
         await runtime.finish(self._close, seconds)
+
+    def _stop(self) -> None:
+        """Take no more acquires, and wake those that wait: they raise LockError."""
+        self.closed = self._site.closing = True
+        self._store.interrupt()
 
     async def _close(self, seconds: float) -> None:
         clock = SystemClock()  # real time, whatever clock the leases live by

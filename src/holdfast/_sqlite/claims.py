@@ -72,6 +72,7 @@ class Claims:
         self._idle: list[Bell] = []
         self._ahead: dict[str, list[int]] = {}  # pids ahead of claims that wait
         self._next_sweep = -inf
+        self._packed: tuple[tuple[object, ...], str] = ((), "")  # the last one: a lock packs the same again and again
 
     def open(self) -> None:
         """Open and check the file."""
@@ -86,9 +87,11 @@ class Claims:
         holder = claim.holder
         # A claim that waits has a row: it cannot find the resource free.
         if holder not in self._bells:
-            token, ttl = clock.wall_us(), claim.ttl
-            text = pack(claim[2:], self._process)
-            row = (token, token, holder, now + ttl, text, self._namespace, claim.resource, token)
+            token, ttl = clock.wall_ns() // 1000, claim.ttl
+            packed = self._packed
+            if packed[0] != claim[2:]:
+                packed = self._packed = (claim[2:], pack(claim[2:], self._process))
+            row = (token, token, holder, now + ttl, packed[1], self._namespace, claim.resource, token)
             if token < TOKEN_LIMIT and self._database.change(_TAKE, row, now):
                 return tuple.__new__(Granted, (token, ttl))  # past its constructor, which costs a call
         return self._claim_busy(claim, queue)
@@ -216,7 +219,7 @@ class Claims:
 
     def _claim_or_bury(self, queue: Queue, claim: Claim, wait: bool, place: str) -> Step:
         """Claim; if the dead stand in the way, bury them and claim again."""
-        now, clock_us = self._clock.now(), self._clock.wall_us()
+        now, clock_us = self._clock.now(), self._clock.wall_ns() // 1000
         step = queue.claim(claim, now, clock_us, self._waiting_life, queue=wait, place=place)
         if not isinstance(step.answer, Waiting):
             return step
@@ -336,7 +339,7 @@ class Claims:
         self._ahead.pop(holder, None)
 
     def _wall(self) -> float:
-        return self._clock.wall_us() / 1e6
+        return self._clock.wall_ns() / 1e9
 
 
 def _process(entry: Entry) -> str:

@@ -280,7 +280,7 @@ class Database:
         connection.executemany("UPDATE meta SET value = ? WHERE key = ?", [(boot, "boot"), (offset, "offset")])
 
     def _offset(self) -> float:
-        return self._clock.wall_us() / 1e6 - self._clock.now()
+        return self._clock.wall_ns() / 1e9 - self._clock.now()
 
     def _has_moved(self) -> bool:
         """Tell whether the path names another file now: locks in the old one exclude nobody."""

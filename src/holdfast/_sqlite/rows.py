@@ -6,7 +6,6 @@ That part is packed into one text: a statement's cost grows with its columns, an
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 from ..core.claim import Claim
@@ -15,7 +14,6 @@ from ..core.queue import Entry
 COLUMNS = "seq, counter, holder, token, expires, kept, claim"
 
 
-@lru_cache(maxsize=256)  # one lock packs the same text again and again
 def pack(wish: tuple[Any, ...], place: str) -> str:
     """Write down what a row keeps of a claim besides its columns: all but resource and holder.
 

@@ -53,33 +53,33 @@ def acquire(site: Site, claim: Claim, timeout: float | None) -> tuple[int, float
         while not site.closing:
             try:
                 answer = store.claim(claim, timeout != 0)
-                if isinstance(answer, Waiting) and timeout != 0:
+                if isinstance(answer, Granted):
+                    deadline = local_deadline(asked, claim.ttl, answer.left)
+                    if now() < deadline and not site.closing:
+                        if site.stream.observers:
+                            _emit(
+                                site, events.Acquired, claim, token=answer.token, waited=now() - started, ttl=claim.ttl
+                            )
+                        return answer.token, asked, deadline
+                    # The grant has run out on its way here, and a body must not start without a lease.
+                    store.release(claim.resource, claim.holder)
+                    if now() >= until and not site.closing:
+                        raise _too_slow(claim, now() - asked)
+                elif timeout == 0:
+                    raise _busy(claim, answer, 0.0)
+                else:
                     if site.stream.observers and not queued:
                         _emit(site, events.Queued, claim, ahead=answer.ahead)
                     queued = True
                     refresh = store.capabilities.waiting_life / 3
                     store.wait(claim, answer, min(until, asked + min(refresh, answer.retry_after)))
+                    if now() >= until:
+                        _withdraw(site, claim, now() <= until + site.io_timeout / 2)
+                        raise _busy(claim, answer, now() - started)
+                outage = None
             except StoreUnavailable as error:
                 outage = outage or Outage(until if timeout is not None else asked + _OUTAGE * site.io_timeout)
                 runtime.sleep(site.clock, outage.pause(claim, started, now(), error))
-                asked = now()
-                continue
-            outage = None
-            if isinstance(answer, Granted):
-                deadline = local_deadline(asked, claim.ttl, answer.left)
-                if now() < deadline and not site.closing:
-                    if site.stream.observers:
-                        _emit(site, events.Acquired, claim, token=answer.token, waited=now() - started, ttl=claim.ttl)
-                    return answer.token, asked, deadline
-                # The grant has run out on its way here, and a body must not start without a lease.
-                store.release(claim.resource, claim.holder)
-                if now() >= until and not site.closing:
-                    raise _too_slow(claim, now() - asked)
-            elif timeout == 0:
-                raise _busy(claim, answer, 0.0)
-            elif now() >= until:
-                _withdraw(site, claim, now() <= until + site.io_timeout / 2)
-                raise _busy(claim, answer, now() - started)
             asked = now()
         raise LockError(f"the client was closed while {claim.resource!r} was waited for", resource=claim.resource)
     except AcquireTimeout as error:

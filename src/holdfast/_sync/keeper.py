@@ -30,6 +30,7 @@ from .store import Store
 
 _EARLY = 0.1  # renewals due this soon join a batch that goes out now
 _IDLE = 2.0  # how long an activity without work stays
+_REAL = SystemClock()  # bounds what close() may take, whatever clock the leases live by
 _MANY = 1000  # fresh holds after which the heap is brought up to date
 
 
@@ -78,6 +79,7 @@ class Keeper:
         self._watcher: runtime.Activity | None = None
         self._renewer: runtime.Activity | None = None
         self.closed = False
+        self._leaving: tuple[float, runtime.Signal] | None = None  # until when to release everything, and who waits
 
     # -- called by the shell, in any thread or task
 
@@ -92,13 +94,15 @@ class Keeper:
     def learn(self, hold: Hold, fact: Fact, cause: str = "") -> None:
         """Take note of a fact about a hold; a loss is told by the first activity, soon and once."""
         with self._mutex:
-            before = hold.state
-            hold.state = TRANSITIONS[before][fact]
-            if hold.state in LIVE or before not in LIVE:
-                return
+            before, after = hold.state, TRANSITIONS[hold.state][fact]
+            if after is State.LOST and before in LIVE:
+                hold.cause = cause or self._why_late(hold, before)  # first: whoever sees the loss wants to say why
+            hold.state = after
+        if after in LIVE or before not in LIVE:
+            return
         self._forget(hold)
-        if hold.state is State.LOST:
-            self._lose(hold, cause or self._why_late(hold, before))
+        if after is State.LOST:
+            self._lose(hold)
         if hold.signal is not None:
             hold.signal.set()
 
@@ -134,8 +138,7 @@ class Keeper:
                 hold.state = State.RELEASED
         if not live:
             return hold.look() is not State.LOST
-        if self._held.get(hold.key) is hold.ref:
-            self._held.pop(hold.key, None)
+        self._forget(hold)
         if hold.signal is not None:
             hold.signal.set()
         claim, keep = hold.claim, hold.keep() if hold.min_hold else 0.0
@@ -149,8 +152,9 @@ class Keeper:
             self.adopt(Orphan(claim.resource, claim.holder, keep, hold.deadline))
             raise
         if not had:
+            hold.cause = "the store no longer had the claim when it was released"
             hold.state = State.LOST
-            self._lose(hold, "the store no longer had the claim when it was released")
+            self._lose(hold)
         elif self.stream.observers:
             self._emit(events.Released, hold, held=self.clock.now() - hold.granted)
         return had
@@ -177,23 +181,37 @@ class Keeper:
 
     def close(self, seconds: float) -> None:
         """Stop both activities, release what is held, and withdraw what was abandoned."""
-        clock = SystemClock()  # real time, whatever clock the leases live by
-        until = clock.now() + seconds
+        until = _REAL.now() + seconds
         self.closed = True
         self._wake.set()
         self._work.set()
         for activity in (self._watcher, self._renewer):
             if activity is not None:
-                activity.join(max(0.0, until - clock.now()))
+                activity.join(max(0.0, until - _REAL.now()))
+        self._end(until)
+
+    def leave(self, seconds: float) -> runtime.Signal | None:
+        """Let the first activity release everything, and return what tells that it has; None if nothing is held.
+
+        For the end of the interpreter: not every Python starts a thread then, and nobody can be kept waiting.
+        """
+        if self._watcher is None or not self._watcher.alive:
+            return None
+        self._leaving = (_REAL.now() + seconds, runtime.Signal())
+        self._wake.set()
+        return self._leaving[1]
+
+    def _end(self, until: float) -> None:
+        """Release what is held and what was abandoned, as far as the time allows."""
         self._tell_losses()
         self._take_fresh()
-        for _, _, find in self._heap:
+        for _, _, find in list(self._heap):
             hold = find()
             if not isinstance(hold, Hold) or hold.look() not in LIVE:
                 continue
             if hold.renew_until == -inf:
                 self.learn(hold, Fact.RELEASED)  # a detached claim ends at its expiry, not with its client
-            elif clock.now() < until:
+            elif _REAL.now() < until:
                 try:
                     self.release(hold)
                 except Exception:  # one that fails must not keep the others
@@ -206,7 +224,7 @@ class Keeper:
         orphans = {job for job in self._jobs if isinstance(job, Orphan)}
         orphans.update(job for _, _, find in self._heap if isinstance(job := find(), Orphan))
         for orphan in orphans:
-            if clock.now() < until:
+            if _REAL.now() < until:
                 self._release_orphan(orphan)
         self._heap.clear()
         self._jobs.clear()
@@ -232,6 +250,10 @@ class Keeper:
         while not self.closed:
             self._wake.clear()
             self._next = inf
+            if self._leaving is not None:
+                until, left = self._leaving
+                self._end(until)
+                return left.set()
             try:
                 self._tell_losses()
                 self._take_fresh()
@@ -320,8 +342,7 @@ class Keeper:
         if self._held.get(hold.key) is hold.ref:  # another may have come in its place
             self._held.pop(hold.key, None)
 
-    def _lose(self, hold: Hold, cause: str) -> None:
-        hold.cause = cause
+    def _lose(self, hold: Hold) -> None:
         for lease in hold.listeners():
             lease.spare()
         self._losses.append(hold)

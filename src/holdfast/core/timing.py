@@ -18,7 +18,7 @@ def local_deadline(asked: float, ttl: float, left: float) -> float:
 
     `asked` is the clock *before* the question was sent: a slow reply must shorten the lease, never extend it.
     """
-    span = min(ttl, left)
+    span = left if left < ttl else ttl
     return asked + span - (span * MARGIN_RATIO + MARGIN)
 
 

@@ -11,9 +11,9 @@ _LOOK = 0.003
 
 
 class ManualClock:
-    """A clock for tests: `Client(url, clock=clock)` and the stores that keep time with us live by it.
+    """A clock for tests: the pytest fixture `holdfast_clock` is one, and so are the clients given to its test.
 
-    Whoever sleeps looks at it every few real milliseconds, so that it drives threads and tasks alike. What bounds an
+    By hand: `Client(parse_url("memory://room"), clock=clock)`; stores that keep time with us live by it, too. Whoever sleeps looks at it every few real milliseconds, so that it drives threads and tasks alike. What bounds an
     exchange with a server (`io_timeout`) stays real time.
     """
 
@@ -22,15 +22,15 @@ class ManualClock:
         self._mutex = threading.Lock()
         # Times like the real ones: what works near zero may not work with large numbers.
         self._now = system.now()
-        self._wall_us = system.wall_us()
+        self._wall_ns = system.wall_ns()
 
     def now(self) -> float:
         """Return the time that leases are judged by."""
         return self._now
 
-    def wall_us(self) -> int:
-        """Return the wall clock in microseconds."""
-        return self._wall_us
+    def wall_ns(self) -> int:
+        """Return the wall clock in nanoseconds."""
+        return self._wall_ns
 
     def patience(self, left: float) -> float:
         """Look again soon, however much is left: somebody may advance the clock."""
@@ -42,9 +42,9 @@ class ManualClock:
             raise ValueError(f"time does not go back: advance({seconds!r}); step_wall() moves the wall clock alone")
         with self._mutex:
             self._now += seconds
-            self._wall_us += round(seconds * 1e6)
+            self._wall_ns += round(seconds * 1e9)
 
     def step_wall(self, seconds: float) -> None:
         """Set the wall clock forward, or back if negative, as an administrator or NTP does; no time passes."""
         with self._mutex:
-            self._wall_us += round(seconds * 1e6)
+            self._wall_ns += round(seconds * 1e9)

@@ -47,7 +47,7 @@ class MemoryStore:
         bell.clear()
         clock = self._clock
         answer = self._room.claim(
-            self._namespace, claim, queue, bell, clock.now(), clock.wall_us(), self.capabilities.waiting_life
+            self._namespace, claim, queue, bell, clock.now(), clock.wall_ns() // 1000, self.capabilities.waiting_life
         )
         if isinstance(answer, Waiting) and queue:
             self._bells[claim.holder] = bell

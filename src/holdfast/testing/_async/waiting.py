@@ -232,7 +232,7 @@ async def wake_up_before_the_wait_is_not_missed(case: Case) -> None:
         await store.release("r", holder.holder)
 
     client.tap.before["wait"] = release
-    await client.lock("r", ttl=60).acquire()
+    await case.spawn(client.lock("r", ttl=60).acquire).join()
 
 
 @law(8, "driven")

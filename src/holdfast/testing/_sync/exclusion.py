@@ -51,10 +51,13 @@ def granted_weight_never_exceeds_capacity(case: Case) -> None:
                 capacity = random.choice((2, 3, 5, MAX))
                 claim = case.claim(weight=random.randint(1, 2), capacity=capacity, ttl=60, fair=fair)
             client.claim(claim, 60)
-            ledger.enter(claim.holder, claim.weight, claim.capacity)
-            runtime.pause(random.random() / 1000)
-            ledger.leave(claim.holder)
-            assert client.tap.release("r", claim.holder)
+            try:
+                ledger.enter(claim.holder, claim.weight, claim.capacity)
+                runtime.pause(random.random() / 1000)
+                ledger.leave(claim.holder)
+            finally:
+                released = client.tap.release("r", claim.holder)
+            assert released
 
     calls = [case.spawn(work, case.client(), Random(seed)) for seed in range(_WORKERS)]
     for call in calls:

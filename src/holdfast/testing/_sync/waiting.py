@@ -233,7 +233,7 @@ def wake_up_before_the_wait_is_not_missed(case: Case) -> None:
         store.release("r", holder.holder)
 
     client.tap.before["wait"] = release
-    client.lock("r", ttl=60).acquire()
+    case.spawn(client.lock("r", ttl=60).acquire).join()
 
 
 @law(8, "driven")
