@@ -554,11 +554,6 @@ def takes_any_timeout(original: Any, asynchronous: bool) -> Any:
     return lambda timeout: 1.0
 
 
-@shell("lock", "Lock._supported", "what_the_store_cannot_do_is_refused")
-def supports_everything(original: Any, asynchronous: bool) -> Any:
-    return lambda lock, fair: True
-
-
 @shell("client", "check_name", "bad_arguments_of_connect_are_refused")
 def takes_any_namespace(original: Any, asynchronous: bool) -> Any:
     return lambda name, what="resource": "name"

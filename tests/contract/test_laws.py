@@ -3,6 +3,7 @@
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -23,16 +24,9 @@ def locked_file(url: str) -> Iterator[None]:
     connection.close()
 
 
-def lost_file(url: str) -> None:
-    """Take the file away: what a restart of the server may lose, an embedded store loses like this."""
-    path = parse_url(url).path
-    for name in (path, path + "-wal", path + "-shm"):
-        Path(name).unlink(missing_ok=True)
-
-
 STORES = [
     Target("memory://", driven=True),
-    Target("sqlite://{folder}/locks.db", driven=True, restart=lost_file, silence=locked_file),
+    Target("sqlite://{folder}/locks.db", driven=True, silence=locked_file),
 ]
 
 TABLE = [(store, law) for store in STORES for law in contract.laws(store)]
@@ -64,6 +58,36 @@ def test_every_law_says_what_it_demands():
 def test_laws_hold_in_real_time(law: Law):
     """A store with a clock of its own is put to the laws in real time; a few of them, for they take that time."""
     law.run(Target("memory://"))
+
+
+def poor(monkeypatch) -> Target:
+    """A store that can do little, and says so."""
+    for flavour in ("sync", "async"):
+        store = import_module(f"holdfast._{flavour}.stores.memory").MemoryStore
+        limits = {"unfair": False, "shared": False, "detached": False, "register": False}
+        limited = store.capabilities._replace(**limits, herd=True, min_ttl=2.0, max_ttl=3600.0)
+        monkeypatch.setattr(store, "capabilities", limited)
+    return Target("memory://", driven=True)
+
+
+def test_capabilities_decide_what_applies(monkeypatch):
+    rich = {law.name for law in contract.laws(STORES[0])}
+    store = poor(monkeypatch)
+    left = contract.laws(store)
+    missing = {"unfair", "shared", "detached", "register", "exact"}
+    assert not any(law.needs & missing for law in left)
+    assert "register_refuses_the_stale_writer" in rich - {law.name for law in left}
+    for law in left:
+        if law.flavour == "sync":
+            law.run(store)
+
+
+def test_promise_that_is_not_kept_is_noticed(monkeypatch):
+    store = poor(monkeypatch)
+    monkeypatch.setattr("holdfast._sync.lock.Lock._supported", lambda lock, fair: True)
+    law = next(law for law in contract.laws(store) if law.name == "what_the_store_cannot_do_is_refused")
+    with pytest.raises(AssertionError):
+        law.run(store)
 
 
 def test_folder_is_made_for_each_law():

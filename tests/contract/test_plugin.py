@@ -78,18 +78,7 @@ def test_aio_shares_the_room(holdfast_locks, holdfast_aio_locks):
 def test_fixtures(tmp_path):
     (tmp_path / "test_user.py").write_text(USER_TESTS)
     run = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-W",
-            "error",
-            "-p",
-            "holdfast.testing.plugin",
-            "-p",
-            "no:cacheprovider",
-        ],
+        [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "holdfast.testing.plugin"],
         cwd=tmp_path,
         # By name, not by entry point: the same whether or not the package is installed.
         env={**os.environ, "PYTHONPATH": str(SOURCE), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},

@@ -19,7 +19,7 @@ from math import inf
 from .._clock import Clock, SystemClock
 from ..core import events
 from ..core.claim import Lost, Renewal, Renewed, Unknown
-from ..core.lease import LIVE, TRANSITIONS, Fact, State
+from ..core.lease import AT_RISK, LIVE, LOST, RELEASED, TRANSITIONS, Fact, State
 from ..core.timing import RENEW_BATCH, backoff, local_deadline, renew_time, retry_time
 from ..errors import StoreError
 from ..observe.stream import Stream, logger
@@ -94,13 +94,13 @@ class Keeper:
         """Take note of a fact about a hold; a loss is told by the first activity, soon and once."""
         with self._mutex:
             before, after = hold.state, TRANSITIONS[hold.state][fact]
-            if after is State.LOST and before in LIVE:
+            if after is LOST and before in LIVE:
                 hold.cause = cause or self._why_late(hold, before)  # first: whoever sees the loss wants to say why
             hold.state = after
         if after in LIVE or before not in LIVE:
             return
         self._forget(hold)
-        if after is State.LOST:
+        if after is LOST:
             self._lose(hold)
         if hold.signal is not None:
             hold.signal.set()
@@ -121,9 +121,9 @@ class Keeper:
             case Lost():
                 self.learn(hold, Fact.GONE, "the store no longer has the claim")
             case Unknown(cause):
-                told = hold.state is State.AT_RISK
+                told = hold.state is AT_RISK
                 self.learn(hold, Fact.UNKNOWN)
-                if hold.state is State.AT_RISK:
+                if hold.state is AT_RISK:
                     if not told:
                         self._emit(events.AtRisk, hold, left=hold.deadline - now, cause=cause)
                     self._schedule(hold, min(hold.deadline, retry_time(now, hold.claim.ttl)))
@@ -134,25 +134,26 @@ class Keeper:
         with self._mutex:
             live = hold.state in LIVE and now < hold.deadline
             if live:
-                hold.state = State.RELEASED
+                hold.state = RELEASED
         if not live:
-            return hold.look() is not State.LOST
+            return hold.look() is not LOST
         self._forget(hold)
         if hold.signal is not None:
             hold.signal.set()
-        claim, keep = hold.claim, hold.keep() if hold.min_hold else 0.0
+        resource, holder = hold.claim[:2]
+        keep = hold.keep() if hold.min_hold else 0.0
         try:
-            had = await self.store.release(claim.resource, claim.holder, keep)
+            had = await self.store.release(resource, holder, keep)
         except StoreError as error:
             self._emit(events.Unreleased, hold, cause=str(error))
-            self.adopt(Orphan(claim.resource, claim.holder, keep, hold.deadline))
+            self.adopt(Orphan(resource, holder, keep, hold.deadline))
             return True
         except BaseException:  # cancelled or interrupted: whether the store acted is unknown
-            self.adopt(Orphan(claim.resource, claim.holder, keep, hold.deadline))
+            self.adopt(Orphan(resource, holder, keep, hold.deadline))
             raise
         if not had:
             hold.cause = "the store no longer had the claim when it was released"
-            hold.state = State.LOST
+            hold.state = LOST
             self._lose(hold)
         elif self.stream.observers:
             self._emit(events.Released, hold, held=self.clock.now() - hold.granted)
@@ -166,7 +167,7 @@ class Keeper:
 
     def dropped(self, hold: Hold) -> None:
         """Note that a hold was garbage-collected unreleased. Takes no lock: the collector runs anywhere."""
-        hold.state = State.RELEASED
+        hold.state = RELEASED
         self._forget(hold)
         if hold.renew_until == -inf:
             return  # never renewed, detached: letting it run out is how it is used
@@ -363,7 +364,7 @@ class Keeper:
             return f"it was not to be renewed and its ttl of {hold.claim.ttl:g} s has passed"
         if self.clock.now() >= hold.renew_until:
             return f"max_hold of {hold.renew_until - hold.granted:g} s has passed"
-        if before is State.AT_RISK or hold.renewing:
+        if before is AT_RISK or hold.renewing:
             return f"no renewal was answered within its ttl of {hold.claim.ttl:g} s"
         return f"this process did not run for longer than its ttl of {hold.claim.ttl:g} s"
 

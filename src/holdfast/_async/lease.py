@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..core.claim import MAX, Claim, Lost, Renewed, Unknown
 from ..core.fence import Fence
-from ..core.lease import EXITS, LIVE, Ending, Fact, Raise, State
+from ..core.lease import EXITS, HELD, LIVE, LOST, RELEASED, Ending, Fact, Raise, State
 from ..core.names import check_timeout
 from ..core.timing import RENEW_AT
 from ..errors import LeaseLost, NotHeld, StoreError, StoreUnavailable, Unsupported
@@ -56,12 +56,12 @@ class Hold:
         self.renew_until = renew_until  # -inf: never renewed
         self.due = asked + claim.ttl * RENEW_AT if renew_until > asked else deadline
         self.ref = weakref.ref(self)
-        self.state = State.HELD
+        self.state = HELD
 
     def look(self) -> State:
         """Return the state as of now. The clock decides, not the keeper: after a pause the body may run first."""
         if self.keeper.inherited:
-            return State.LOST
+            return LOST
         if self.state in LIVE and self.keeper.clock.now() >= self.deadline:
             self.keeper.learn(self, Fact.LATE)
         return self.state
@@ -140,7 +140,7 @@ class Lease:
     @property
     def lost(self) -> bool:
         """Tell whether the lease ended before it was released; compares the clock at every read."""
-        return (self._ended or self._hold.look()) is State.LOST
+        return (self._ended or self._hold.look()) is LOST
 
     @property
     def remaining(self) -> float:
@@ -159,7 +159,7 @@ class Lease:
         state = self._ended or hold.look()
         if state in LIVE:
             return
-        if state is State.LOST:
+        if state is LOST:
             self._raise_lost()
         if self._ended:
             raise NotHeld(f"the lease on {self.resource!r} was released", **self._facts())
@@ -197,15 +197,15 @@ class Lease:
         hold = self._hold
         if hold.keeper.inherited:
             self._raise_inherited()
-        self._ended = State.RELEASED
+        self._ended = RELEASED
         hold.shares -= 1
         if not hold.shares:
             held = await hold.keeper.release(hold)
         else:  # the hold stays with the other leases of a re-entrant lock
             hold.leases = [ref for ref in hold.leases if ref() is not self]
-            held = hold.look() is not State.LOST
+            held = hold.look() is not LOST
         if not held:
-            self._ended = State.LOST
+            self._ended = LOST
             self._raise_lost()
 
     async def wait_lost(self, timeout: float | None = None) -> bool:
@@ -217,7 +217,7 @@ class Lease:
         until = float("inf") if seconds is None else keeper.clock.now() + seconds
         while hold.look() in LIVE and keeper.clock.now() < until:
             await hold.signal.wait(keeper.clock, min(until, hold.deadline))
-        return hold.look() is State.LOST
+        return hold.look() is LOST
 
     async def __aenter__(self) -> Lease:
         self.check()  # the body never starts without a lease

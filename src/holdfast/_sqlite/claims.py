@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from math import inf
 from pathlib import Path
+from typing import Any
 
 from .._clock import Clock
 from ..core.claim import LOST, Answer, Claim, Granted, Record, Renewal, Renewed, ResourceState, Waiting
@@ -72,7 +73,7 @@ class Claims:
         self._idle: list[Bell] = []
         self._ahead: dict[str, list[int]] = {}  # pids ahead of claims that wait
         self._next_sweep = -inf
-        self._packed: tuple[tuple[object, ...], str] = ((), "")  # the last one: a lock packs the same again and again
+        self._packed: tuple[list[Any], str] = ([], "")  # the last one: a lock packs the same again and again
 
     def open(self) -> None:
         """Open and check the file."""
@@ -84,14 +85,14 @@ class Claims:
         now = clock.now()
         if now >= self._next_sweep:
             self._sweep(now)
-        holder = claim.holder
+        resource, holder, *wish = claim
         # A claim that waits has a row: it cannot find the resource free.
         if holder not in self._bells:
             token, ttl = clock.wall_ns() // 1000, claim.ttl
             packed = self._packed
-            if packed[0] != claim[2:]:
-                packed = self._packed = (claim[2:], pack(claim[2:], self._process))
-            row = (token, token, holder, now + ttl, packed[1], self._namespace, claim.resource, token)
+            if packed[0] != wish:
+                packed = self._packed = (wish, pack(wish, self._process))
+            row = (token, token, holder, now + ttl, packed[1], self._namespace, resource, token)
             if token < TOKEN_LIMIT and self._database.change(_TAKE, row, now):
                 return tuple.__new__(Granted, (token, ttl))  # past its constructor, which costs a call
         return self._claim_busy(claim, queue)

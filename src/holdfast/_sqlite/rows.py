@@ -14,7 +14,7 @@ from ..core.queue import Entry
 COLUMNS = "seq, counter, holder, token, expires, kept, claim"
 
 
-def pack(wish: tuple[Any, ...], place: str) -> str:
+def pack(wish: Sequence[Any], place: str) -> str:
     """Write down what a row keeps of a claim besides its columns: all but resource and holder.
 
     Names have no line breaks; `value` may have some, and is last.

@@ -14,7 +14,9 @@ class State(StrEnum):
     RELEASED = "released"
 
 
-LIVE = (State.HELD, State.AT_RISK)
+# Names of their own, for looking a member up on its enum costs more than a call.
+HELD, AT_RISK, LOST, RELEASED = State
+LIVE = (HELD, AT_RISK)
 
 
 class Fact(StrEnum):

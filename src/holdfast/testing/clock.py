@@ -13,8 +13,9 @@ _LOOK = 0.003
 class ManualClock:
     """A clock for tests: the pytest fixture `holdfast_clock` is one, and so are the clients given to its test.
 
-    By hand: `Client(parse_url("memory://room"), clock=clock)`; stores that keep time with us live by it, too. Whoever sleeps looks at it every few real milliseconds, so that it drives threads and tasks alike. What bounds an
-    exchange with a server (`io_timeout`) stays real time.
+    By hand: `Client(parse_url("memory://room"), clock=clock)`; stores that keep time with us live by it, too. Whoever
+    sleeps looks at it every few real milliseconds, so that it drives threads and tasks alike. What bounds an exchange
+    with a server (`io_timeout`) stays real time.
     """
 
     def __init__(self) -> None:

@@ -140,6 +140,7 @@ class _Line:
         """Demand that these are granted, having asked twice, and that nobody else was woken."""
         for number in granted:
             await self.calls[number].join()
+        await runtime.pause(0.03)  # time to ask for whoever was woken in vain
         asked = [client.tap.count("claim") for client in self.clients]
         assert asked == [2 if number in granted else 1 for number in range(len(asked))]
 

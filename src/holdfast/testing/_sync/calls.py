@@ -9,7 +9,7 @@ from typing import Any
 
 from ..._sync.client import Client, connect
 from ...core.urls import parse_url
-from ...errors import AcquireTimeout, StoreUnavailable
+from ...errors import AcquireTimeout, StoreUnavailable, Unsupported
 from ..check import raises
 from ..law import law
 from . import runtime
@@ -189,6 +189,29 @@ def bad_names_and_numbers_are_refused(case: Case) -> None:
             with raises(ValueError) as caught:
                 make(value)
             _tells(caught.message, value)
+    assert client.tap.calls == []
+
+
+@law(13)
+def what_the_store_cannot_do_is_refused(case: Case) -> None:
+    """A wish that the store has no capability for raises Unsupported and names the store; nothing is sent."""
+    client, can = case.client(), case.capabilities
+    wishes: list[tuple[bool, dict[str, Any]]] = [
+        (can.fair, {"fair": True}),
+        (can.unfair, {"fair": False}),
+        (can.detached, {"renew": False}),
+        (can.detached, {"min_hold": 0.1}),
+        (can.min_ttl <= 0.5, {"ttl": 0.5}),
+        (can.max_ttl >= 1e9, {"ttl": 1e9}),
+    ]
+    for possible, wish in wishes:
+        options: dict[str, Any] = {"ttl": case.real_ttl, **wish}
+        if possible:
+            client.lock("r", **options)
+        else:
+            with raises(Unsupported) as caught:
+                client.lock("r", **options)
+            assert can.store in caught.message
     assert client.tap.calls == []
 
 
