@@ -10,10 +10,13 @@ from holdfast.core.promises import LAWS
 from holdfast.errors import LockError
 from holdfast.testing import contract
 from holdfast.testing.contract import Law, Target
-from tests.contract.mutants import MUTANTS, Mutant
+from tests.contract import mutant_shells, mutant_stores
+from tests.contract.mutants import Mutant
 
 # What fails here fails in threads and finalizers, too.
 pytestmark = pytest.mark.filterwarnings("ignore")
+
+MUTANTS = [*mutant_stores.MUTANTS, *mutant_shells.MUTANTS]
 
 MEMORY = Target("memory://", driven=True)
 SQLITE = Target("sqlite://{folder}/locks.db", driven=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 from .. import _registry
 from .._clock import Clock, SystemClock
-from ..core.claim import Claim, ResourceState
+from ..core.claim import Claim, ResourceState, bare
 from ..core.events import Observer
 from ..core.lease import LIVE
 from ..core.names import check_name, check_number
@@ -154,8 +154,7 @@ class Client:
             return self._again(lock, hold)
         # Random, although a counter would be unique too: not in the copies of a machine that is resumed twice.
         holder = f"{self._id}.{actor}.{os.urandom(8).hex()}"
-        # Past the constructor of the named tuple, which costs a call: this is the way of every acquire.
-        claim = tuple.__new__(
+        claim = bare(
             Claim,
             (
                 lock.resource, holder, lock.weight, lock.capacity, lock.ttl, lock.owner or self._owner or label, None,

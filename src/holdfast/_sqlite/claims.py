@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .._clock import Clock
-from ..core.claim import LOST, Answer, Claim, Granted, Record, Renewal, Renewed, ResourceState, Waiting
+from ..core.claim import LOST, Answer, Claim, Granted, Record, Renewal, Renewed, ResourceState, Waiting, bare
 from ..core.fence import Fence, Seen, enter
 from ..core.queue import TOKEN_LIMIT, Entry, Queue, Step
 from . import host
@@ -22,6 +23,8 @@ from .rows import COLUMNS, pack, read_entry
 _DAY = 86400.0
 _SWEEP_EVERY = 3600.0
 _MOST_WATCHED = 8  # processes ahead whose end wakes a waiter
+_ALIVE_FOR = 1.0  # how long a process that was seen alive is taken for alive
+_MOST_ALIVE = 1000
 
 # Takes a free resource that is known. The token is the clock, where that is above the counter: so it need not be asked
 # for. Everything else, a clock that was set back included, goes the longer way through the queue.
@@ -71,7 +74,8 @@ class Claims:
         self._bells_mutex = threading.Lock()
         self._bells: dict[str, Bell] = {}  # of claims that wait
         self._idle: list[Bell] = []
-        self._ahead: dict[str, list[int]] = {}  # pids ahead of claims that wait
+        self._ahead: dict[str, dict[int, str]] = {}  # processes ahead of claims that wait, by pid
+        self._alive: dict[str, float] = {}  # when a process was last seen alive
         self._next_sweep = -inf
         self._packed: tuple[list[Any], str] = ([], "")  # the last one: a lock packs the same again and again
 
@@ -94,7 +98,7 @@ class Claims:
                 packed = self._packed = (wish, pack(wish, self._process))
             row = (token, token, holder, now + ttl, packed[1], self._namespace, resource, token)
             if token < TOKEN_LIMIT and self._database.change(_TAKE, row, now):
-                return tuple.__new__(Granted, (token, ttl))  # past its constructor, which costs a call
+                return bare(Granted, (token, ttl))
         return self._claim_busy(claim, queue)
 
     def _claim_busy(self, claim: Claim, queue: bool) -> Answer:
@@ -181,24 +185,35 @@ class Claims:
 
         self._database.run(work)
 
-    def watched(self, holder: str) -> tuple[int | None, list[int]]:
+    def watched(self, holder: str) -> tuple[int | None, dict[int, str]]:
         """Return what wakes a waiting claim: its bell's descriptor, and open pidfds of the processes ahead of it.
 
-        The caller closes the pidfds. A process that is gone already makes the bell ring.
+        Give the pidfds to `unwatch`. A process that is gone already makes the bell ring.
         """
         with self._bells_mutex:
             bell = self._bells.get(holder)
-        pidfds = []
+        pidfds: dict[int, str] = {}
         if hasattr(os, "pidfd_open"):
-            for pid in self._ahead.get(holder, ()):
+            for pid, process in self._ahead.get(holder, {}).items():
                 try:
-                    pidfds.append(os.pidfd_open(pid))
+                    pidfds[os.pidfd_open(pid)] = process
                 except ProcessLookupError:
+                    self._alive.pop(process, None)
                     if bell is not None:
                         self._tower.ring(bell.name)
                 except OSError:  # too many open files, or a kernel without pidfds: the waiting life has to do
                     break
         return (bell.fileno() if bell is not None else None), pidfds
+
+    def unwatch(self, pidfds: dict[int, str]) -> None:
+        """Close pidfds, and remember which processes have ended."""
+        poll = select.poll()
+        for fd in pidfds:
+            poll.register(fd, select.POLLIN)
+        for fd, _ in poll.poll(0) if pidfds else ():
+            self._alive.pop(pidfds[fd], None)
+        for fd in pidfds:
+            os.close(fd)
 
     def ring_all(self) -> None:
         """Wake every waiter of this client."""
@@ -231,17 +246,30 @@ class Claims:
             again = queue.claim(claim, now, clock_us, self._waiting_life, queue=wait, place=place)
             step = Step(again.answer, step.put + again.put, step.drop + buried + again.drop, queue.grantable())
             ahead = queue.ahead_of(mine.seq if mine is not None else queue.next_seq())
-        pids = {host.pid_of(_process(entry), self._process) for entry in ahead if not entry.outlives}
-        self._ahead[claim.holder] = [pid for pid in pids if pid is not None][:_MOST_WATCHED]
+        processes = dict.fromkeys(_process(entry) for entry in ahead if not entry.outlives)
+        pids = {pid: process for process in processes if (pid := host.pid_of(process, self._process)) is not None}
+        self._ahead[claim.holder] = dict(list(pids.items())[:_MOST_WATCHED])
         return step
 
     def _bury(self, queue: Queue, entries: Sequence[Entry]) -> tuple[Entry, ...]:
         """Drop the claims of dead processes among these."""
         processes = {process for entry in entries if (process := _process(entry))}
-        dead = {process for process in processes if host.is_dead(process, self._process)}
+        dead = {process for process in processes if self._is_dead(process)}
         if not dead:
             return ()
         return queue.evict({entry.claim.holder for entry in entries if _process(entry) in dead}).drop
+
+    def _is_dead(self, process: str) -> bool:
+        """Ask for a process, but not again and again: whoever waits is woken by the end of one that was alive."""
+        now = self._clock.now()
+        if self._alive.get(process, -inf) > now - _ALIVE_FOR:
+            return False
+        if host.is_dead(process, self._process):
+            return True
+        if len(self._alive) > _MOST_ALIVE:
+            self._alive.clear()
+        self._alive[process] = now
+        return False
 
     def _step(self, resource: str, decide: Callable[[Queue], Step]) -> object:
         """Load a queue, decide, store what changed, and ring those that can go."""

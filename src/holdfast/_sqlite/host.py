@@ -86,8 +86,12 @@ def is_dead(process: str, own: str) -> bool:
 
 
 def _stat(pid: int) -> tuple[str, str] | None:
-    text = _read(_PROC / str(pid) / "stat")
-    fields = text.rpartition(")")[2].split()  # the name before it may hold spaces and parentheses
+    try:
+        with open(f"{_PROC}/{pid}/stat", "rb", buffering=0) as file:
+            text = file.read()
+    except OSError:
+        return None
+    fields = text.rpartition(b")")[2].decode().split()  # the name before it may hold spaces and parentheses
     return (fields[0], fields[19]) if len(fields) > 19 else None
 
 

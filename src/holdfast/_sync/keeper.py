@@ -247,9 +247,11 @@ class Keeper:
             self._poke()
 
     def _watch(self) -> None:
-        idle_since = self.clock.now()
+        idle_until = inf
         while not self.closed:
             self._wake.clear()
+            if self._fresh:
+                idle_until = inf
             self._next = inf
             if self._leaving is not None:
                 until, left = self._leaving
@@ -263,18 +265,18 @@ class Keeper:
             except Exception:  # a bug must not end the keeper: every lease of the client hangs on it
                 logger.exception("the keeper failed; it goes on")
                 runtime.sleep(self.clock, self.clock.now() + 0.1)
-            until = self._heap[0][0] if self._heap else inf
             now = self.clock.now()
-            if until < inf:
-                idle_since = now
-            elif now - idle_since >= _IDLE:
+            if self._heap or idle_until == inf:
+                idle_until = now + _IDLE
+            elif now >= idle_until:
                 with self._mutex:
                     # Whoever adds a hold after this finds no watcher and starts a new one.
                     if not self._fresh and not self._losses:
                         self._watcher = None
                         return
-            self._next = until
-            self._wake.wait(self.clock, min(until, idle_since + _IDLE) if until == inf else until)
+            # Also when there is nothing to keep: leases that come and go before it looks again need not wake it.
+            self._next = self._heap[0][0] if self._heap else idle_until
+            self._wake.wait(self.clock, self._next)
 
     def _take_fresh(self) -> None:
         """Bring the heap up to date. Each thing has one entry that counts, the one at its `queued` time."""

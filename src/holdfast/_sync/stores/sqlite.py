@@ -63,8 +63,7 @@ class SQLiteStore:
             else:
                 runtime.wait_readable([bell, *pidfds], self._clock, until)
         finally:
-            for fd in pidfds:
-                os.close(fd)
+            self._claims.unwatch(pidfds)
 
     def watch(self, resource: str, seen: ResourceState | None, until: float) -> None:
         """See Store."""
