@@ -58,6 +58,7 @@ class Keeper:
     def __init__(self, store: Store, clock: Clock, stream: Stream, namespace: str, held: Held) -> None:
         self.store = store
         self.clock = clock
+        self._now = clock.now
         self.stream = stream
         self.namespace = namespace
         self.pid = os.getpid()
@@ -130,7 +131,7 @@ class Keeper:
 
     async def release(self, hold: Hold) -> bool:
         """Release a hold; False if it was lost. Without an answer the keeper goes on trying."""
-        now = self.clock.now()
+        now = self._now()
         with self._mutex:
             live = hold.state in LIVE and now < hold.deadline
             if live:

@@ -28,12 +28,10 @@ Held = dict[HeldKey, "weakref.ref[Hold]"]
 class Hold:
     """A granted claim as this process sees it. The keeper knows it weakly, its leases keep it alive."""
 
-    queued = inf  # when the keeper's heap has it
-    renewing = False
-    cause = ""
-    shares = 1  # leases that have not been released
-    leases: Sequence[weakref.ref[Lease]] = ()  # those that have to be told of a loss
-    signal: runtime.Signal | None = None
+    __slots__ = (
+        "__weakref__", "cause", "claim", "deadline", "due", "granted", "keeper", "key", "leases", "min_hold", "queued",
+        "ref", "renew_until", "renewing", "shares", "signal", "state", "token",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -55,8 +53,14 @@ class Hold:
         self.min_hold = min_hold
         self.renew_until = renew_until  # -inf: never renewed
         self.due = asked + claim.ttl * RENEW_AT if renew_until > asked else deadline
-        self.ref = weakref.ref(self)
+        self.queued = inf  # when the keeper's heap has it
+        self.renewing = False
         self.state = HELD
+        self.cause = ""
+        self.ref = weakref.ref(self)
+        self.shares = 1  # leases that have not been released
+        self.leases: Sequence[weakref.ref[Lease]] = ()  # those that have to be told of a loss
+        self.signal: runtime.Signal | None = None
 
     def look(self) -> State:
         """Return the state as of now. The clock decides, not the keeper: after a pause the body may run first."""

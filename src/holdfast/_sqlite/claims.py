@@ -68,6 +68,7 @@ class Claims:
         self._database = Database(path, clock, io_timeout, make_parents)
         self._namespace = namespace
         self._clock = clock
+        self._now, self._wall_ns = clock.now, clock.wall_ns
         self._waiting_life = waiting_life
         self._tower = Tower(path.with_name(path.name + "-wake"))
         self._process = host.process_id()
@@ -85,14 +86,13 @@ class Claims:
 
     def claim(self, claim: Claim, queue: bool = True) -> Answer:
         """See Store."""
-        clock = self._clock
-        now = clock.now()
+        now = self._now()
         if now >= self._next_sweep:
             self._sweep(now)
         resource, holder, *wish = claim
         # A claim that waits has a row: it cannot find the resource free.
         if holder not in self._bells:
-            token, ttl = clock.wall_ns() // 1000, claim.ttl
+            token, ttl = self._wall_ns() // 1000, claim.ttl
             packed = self._packed
             if packed[0] != wish:
                 packed = self._packed = (wish, pack(wish, self._process))
@@ -126,7 +126,7 @@ class Claims:
     def release(self, resource: str, holder: str, keep: float = 0.0) -> bool:
         """See Store."""
         if not keep and holder not in self._bells:
-            now = self._clock.now()
+            now = self._now()
             if self._database.change(_FREE, (self._namespace, resource, holder, now), now):
                 return True
         return self._release_busy(resource, holder, keep)

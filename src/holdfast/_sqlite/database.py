@@ -97,7 +97,7 @@ class Database:
         """
         try:
             with self._mutex:
-                if self._cursor is not None and now < self._look_again:
+                if now < self._look_again and self._cursor is not None:
                     return self._cursor.execute(statement, row).rowcount
         except sqlite3.Error:
             pass  # nothing was changed; below it is tried again, or explained

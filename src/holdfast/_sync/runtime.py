@@ -60,7 +60,9 @@ class Home:
 
     __slots__ = ()
 
-    actor = staticmethod(actor)
+    def actor(self) -> Actor:
+        """Return the actor that is running."""
+        return _local.actor
 
     def check(self) -> None:
         """Accept every thread."""
