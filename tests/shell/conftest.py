@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import inspect
 import itertools
+import threading
 
 import pytest
 
+from tests.shell._sync import runtime
 from tests.shell.clock import ManualClock
 
 _numbers = itertools.count(1)
@@ -20,6 +22,11 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     names = pyfuncitem._fixtureinfo.argnames
     asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
     return True
+
+
+@pytest.fixture(autouse=True)
+def _others() -> None:
+    runtime.others = set(threading.enumerate())
 
 
 @pytest.fixture

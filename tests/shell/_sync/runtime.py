@@ -72,6 +72,11 @@ def eventually(condition: Callable[[], object], drive: Callable[[], object] = la
         time.sleep(0.001)
 
 
+# What ran before the test: a control elsewhere may leave the threads of a store that it broke.
+others: set[threading.Thread] = set()
+
+
 def activities() -> list[str]:
-    """Name what holdfast runs in the background."""
-    return sorted(thread.name for thread in threading.enumerate() if thread.name.startswith("holdfast-"))
+    """Name what holdfast runs in the background on behalf of this test."""
+    mine = set(threading.enumerate()) - others
+    return sorted(thread.name for thread in mine if thread.name.startswith("holdfast-"))
