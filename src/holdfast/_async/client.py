@@ -6,14 +6,14 @@ import os
 from collections.abc import Callable, Iterable
 from math import inf
 from types import TracebackType
-from typing import Any
+from typing import Any, Unpack
 
 from .. import _registry
 from .._clock import Clock, SystemClock
-from ..core.claim import Claim, ResourceState, bare
+from ..core.claim import MAX, Claim, ResourceState, bare
 from ..core.events import Observer
 from ..core.lease import LIVE
-from ..core.names import check_name, check_number
+from ..core.names import check_count, check_name, check_number
 from ..core.promises import Capabilities
 from ..core.urls import StoreURL, parse_url
 from ..errors import Deadlock, LockError
@@ -22,7 +22,9 @@ from . import runtime
 from .acquire import Site, acquire
 from .keeper import Keeper
 from .lease import Held, Hold, Lease
-from .lock import Lock
+from .lock import Lock, LockOptions
+from .ratelimit import RateLimit
+from .rwlock import RWLock
 from .store import StoreFactory
 
 _CLOSE_SECONDS = 5.0
@@ -91,6 +93,21 @@ class Client:
             on_lost=on_lost,
         )
 
+    def rwlock(self, resource: str, **options: Unpack[LockOptions]) -> RWLock:
+        """Describe a read-write lock: `.read()` and `.write()` are locks, with the options of `lock`."""
+        return RWLock(self, resource, **options)
+
+    def semaphore(self, resource: str, *, permits: int, **options: Unpack[LockOptions]) -> Lock:
+        """Describe a semaphore: as many as `permits` hold it at once. Takes the options of `lock`.
+
+        Each claim is judged by its own number, so that a rolling deploy may change it.
+        """
+        return Lock(self, resource, weight=1, capacity=check_count(permits, "permits"), **options)
+
+    def rate_limit(self, resource: str, limit: int, *, per: float) -> RateLimit:
+        """Describe a rate limit: at most `limit` hits in any window of `per` seconds."""
+        return RateLimit(self, resource, limit, per=per)
+
     async def ready(self) -> None:
         """Open the store and check its promises now instead of on first use.
 
@@ -151,7 +168,9 @@ class Client:
         key = (actor, lock.resource)
         held = self._held.get(key)
         if held is not None and (hold := held()) is not None and hold.look() in LIVE:
-            return self._again(lock, hold)
+            again = self._again(lock, hold)
+            if again is not None:
+                return again
         # Random, although a counter would be unique too: not in the copies of a machine that is resumed twice.
         holder = f"{self._id}.{actor}.{os.urandom(8).hex()}"
         claim = bare(
@@ -167,18 +186,37 @@ class Client:
         self._keeper.add(hold)
         return Lease(hold, lock.on_lost)
 
-    def _again(self, lock: Lock, hold: Hold) -> Lease:
-        """Re-enter what this actor holds: a new handle on the same hold, with the same token."""
-        if lock.reentrant:
+    def _again(self, lock: Lock, hold: Hold) -> Lease | None:
+        """Decide for an actor that has the resource already: share its hold, take another permit (None), or raise.
+
+        Raises: Deadlock where it would wait for itself.
+        """
+        if lock.weight < lock.capacity < MAX:
+            return None  # a permit more; the store counts them
+        reader = lock.weight < lock.capacity
+        # A nested reader shares the hold of the first: behind a waiting writer it would wait for itself.
+        shared = hold.claim.shared and hold.claim.capacity == MAX
+        if (reader and shared) or (lock.reentrant and not hold.claim.shared):
             hold.shares += 1
             return Lease(hold, lock.on_lost)
+        if hold.claim.shared:
+            fact = f"this thread or task holds a share of {lock.resource!r} (token {hold.token}) and asks for all of it"
+            move = "release the share first"
+        else:
+            fact = f"this thread or task already holds {lock.resource!r} (token {hold.token})"
+            move = "pass the lease on, or use lock(..., reentrant=True)"
         raise Deadlock(
-            f"this thread or task already holds {lock.resource!r} (token {hold.token}) and would wait for itself; "
-            "pass the lease on, or use lock(..., reentrant=True)",
+            f"{fact}: it would wait for itself; {move}",
             resource=lock.resource,
             owner=hold.claim.owner,
             token=hold.token,
         )
+
+    def _identify(self, owner: str | None) -> tuple[str, str]:
+        """Return a new holder and its owner's label, for a claim that nobody holds on to."""
+        self._check_open()
+        actor, label = self._home.actor()
+        return f"{self._id}.{actor}.{os.urandom(8).hex()}", owner or self._owner or label
 
     def _begin(self) -> None:
         """Start from nothing: at first, and again in a forked child, where the parent's parts must not be touched."""

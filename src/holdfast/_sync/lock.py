@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable
 from math import inf
 from types import EllipsisType, TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar
 
 from ..core.claim import MAX
 from ..core.names import check_flag, check_name, check_number, check_timeout, check_ttl
@@ -22,8 +22,25 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+class LockOptions(TypedDict, total=False):
+    """What every kind of lock takes; see `Client.lock`."""
+
+    ttl: float
+    timeout: float | None
+    reentrant: bool
+    fair: bool | None
+    min_hold: float
+    max_hold: float | None
+    renew: bool
+    owner: str | None
+    on_lost: Callable[[Lease], Any] | None
+
+
 class Lock:
-    """An exclusive lock on a resource. Immutable but for the leases entered through it: share it as you like."""
+    """A wish for a resource: all of it, a share or a permit, as weight and capacity say.
+
+    Immutable but for the leases entered through it: share it as you like.
+    """
 
     def __init__(
         self,
@@ -39,6 +56,8 @@ class Lock:
         renew: bool = True,
         owner: str | None = None,
         on_lost: Callable[[Lease], Any] | None = None,
+        weight: int = MAX,
+        capacity: int = MAX,
     ) -> None:
         self._client = client
         self.resource = check_name(resource)
@@ -56,7 +75,8 @@ class Lock:
             raise ValueError(
                 f"min_hold={min_hold!r} exceeds ttl={ttl!r}: it could not be kept if the holder died; raise the ttl"
             )
-        self.weight = self.capacity = MAX
+        self.weight = weight
+        self.capacity = capacity
         # Neither the death of the holder nor close() may free what was promised to stay taken.
         self.detached = not self.renew or self.min_hold > 0
         self.fair = self._supported(fair)
@@ -140,6 +160,11 @@ class Lock:
                 "use a store whose capabilities have `detached`",
                 resource=self.resource,
             )
+        if self.weight < self.capacity and not can.shared:
+            raise Unsupported(
+                f"{can.store} keeps exclusive claims only; use a store whose capabilities have `shared`",
+                resource=self.resource,
+            )
         if fair is None:
             return can.fair
         if check_flag(fair, "fair"):
@@ -153,4 +178,11 @@ class Lock:
         return fair
 
     def __repr__(self) -> str:
-        return f"<Lock {self.resource!r} ttl={self.ttl:g}>"
+        kind = (
+            ""
+            if self.weight == self.capacity == MAX
+            else " shared"
+            if self.capacity == MAX
+            else f" 1 of {self.capacity}"
+        )
+        return f"<Lock {self.resource!r}{kind} ttl={self.ttl:g}>"

@@ -7,6 +7,7 @@ from math import isfinite, nan
 
 NAME_BYTES = 512
 MIN_TTL = 0.5
+MOST_PERMITS = 1_000_000
 
 
 def check_name(name: object, what: str = "resource") -> str:
@@ -45,6 +46,13 @@ def check_ttl(ttl: object) -> float:
 def check_timeout(timeout: object) -> float | None:
     """Return a legal timeout: None waits for ever, 0 asks once."""
     return None if timeout is None else check_number(timeout, "timeout", rule=" (or None: wait for ever)")
+
+
+def check_count(value: object, what: str) -> int:
+    """Return a legal number of permits: a real int from 1 to a million."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_PERMITS:
+        raise ValueError(f"{what} must be an int from 1 to {MOST_PERMITS}, not {value!r}")
+    return value
 
 
 def check_flag(value: object, what: str) -> bool:

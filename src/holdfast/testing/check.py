@@ -8,6 +8,8 @@ from typing import Generic, TypeVar
 
 E = TypeVar("E", bound=BaseException)
 
+ROUNDING = 1e-6  # of times that were added up and taken apart again
+
 
 class Interrupt(BaseException):
     """Like KeyboardInterrupt, but it does not stop the event loop on its way."""
@@ -49,12 +51,14 @@ class Ledger:
         self.entered = 0
 
     def enter(self, holder: str, weight: int, capacity: int) -> None:
-        """Note a grant, and demand that it fits beside the others."""
+        """Note a grant, and demand that it fits beside the others.
+
+        By the largest capacity, not by its own: one that was granted later may have come here first.
+        """
         with self._mutex:
             total = weight + sum(others for others, _ in self._inside.values())
             limit = max(capacity, *(limit for _, limit in self._inside.values()), 0)
-            assert total <= capacity, f"{holder} of {capacity} was granted at weight {total}: {self._inside}"
-            assert total <= limit
+            assert total <= limit, f"{holder} of {capacity} was granted at weight {total}: {self._inside}"
             self._inside[holder] = (weight, capacity)
             self.entered += 1
 
