@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from ._sync.client import Client, connect
 from ._sync.lease import Lease
 from ._sync.lock import Lock
+from ._sync.ratelimit import RateLimit
+from ._sync.rwlock import RWLock
 from .core.claim import ClaimState, ResourceState
 from .core.fence import Fence
 from .core.promises import Capabilities
@@ -42,6 +44,8 @@ __all__ = [
     "Lock",
     "LockError",
     "NotHeld",
+    "RWLock",
+    "RateLimit",
     "RateLimited",
     "ResourceState",
     "StaleToken",

@@ -5,5 +5,7 @@ from __future__ import annotations
 from ._async.client import Client, connect
 from ._async.lease import Lease
 from ._async.lock import Lock
+from ._async.ratelimit import RateLimit
+from ._async.rwlock import RWLock
 
-__all__ = ["Client", "Lease", "Lock", "connect"]
+__all__ = ["Client", "Lease", "Lock", "RWLock", "RateLimit", "connect"]

@@ -24,13 +24,25 @@ ERRORS = [
 
 
 def test_names_of_holdfast() -> None:
-    others = ["Capabilities", "ClaimState", "Client", "Fence", "Lease", "Lock", "ResourceState", "aio", "connect"]
+    others = [
+        "Capabilities",
+        "ClaimState",
+        "Client",
+        "Fence",
+        "Lease",
+        "Lock",
+        "ResourceState",
+        "aio",
+        "connect",
+        "RWLock",
+        "RateLimit",
+    ]
     assert holdfast.__all__ == sorted(ERRORS + others)
     assert all(hasattr(holdfast, name) for name in holdfast.__all__)
 
 
 def test_names_of_aio() -> None:
-    assert holdfast.aio.__all__ == ["Client", "Lease", "Lock", "connect"]
+    assert holdfast.aio.__all__ == ["Client", "Lease", "Lock", "RWLock", "RateLimit", "connect"]
     assert all(hasattr(holdfast.aio, name) for name in holdfast.aio.__all__)
 
 
