@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import os
 from pathlib import Path
 
 import pytest
 
 from holdfast.testing.clock import ManualClock
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    if not inspect.iscoroutinefunction(pyfuncitem.obj):
-        return None
-    names = pyfuncitem._fixtureinfo.argnames
-    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
-    return True
 
 
 @pytest.fixture
