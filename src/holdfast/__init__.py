@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ._sync.client import Client, connect
 from ._sync.lease import Lease
 from ._sync.lock import Lock
+from ._sync.multi import Leases, MultiLock
 from ._sync.ratelimit import RateLimit
 from ._sync.rwlock import RWLock
 from .core.claim import ClaimState, ResourceState
@@ -41,8 +42,10 @@ __all__ = [
     "Fence",
     "Lease",
     "LeaseLost",
+    "Leases",
     "Lock",
     "LockError",
+    "MultiLock",
     "NotHeld",
     "RWLock",
     "RateLimit",

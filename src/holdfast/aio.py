@@ -5,7 +5,8 @@ from __future__ import annotations
 from ._async.client import Client, connect
 from ._async.lease import Lease
 from ._async.lock import Lock
+from ._async.multi import Leases, MultiLock
 from ._async.ratelimit import RateLimit
 from ._async.rwlock import RWLock
 
-__all__ = ["Client", "Lease", "Lock", "RWLock", "RateLimit", "connect"]
+__all__ = ["Client", "Lease", "Leases", "Lock", "MultiLock", "RWLock", "RateLimit", "connect"]

@@ -36,13 +36,15 @@ def test_names_of_holdfast() -> None:
         "connect",
         "RWLock",
         "RateLimit",
+        "Leases",
+        "MultiLock",
     ]
     assert holdfast.__all__ == sorted(ERRORS + others)
     assert all(hasattr(holdfast, name) for name in holdfast.__all__)
 
 
 def test_names_of_aio() -> None:
-    assert holdfast.aio.__all__ == ["Client", "Lease", "Lock", "RWLock", "RateLimit", "connect"]
+    assert holdfast.aio.__all__ == ["Client", "Lease", "Leases", "Lock", "MultiLock", "RWLock", "RateLimit", "connect"]
     assert all(hasattr(holdfast.aio, name) for name in holdfast.aio.__all__)
 
 

@@ -24,6 +24,7 @@ from .acquire import Site, acquire
 from .keeper import Keeper
 from .lease import Held, Hold, Lease
 from .lock import Lock, LockOptions
+from .multi import MultiLock
 from .ratelimit import RateLimit
 from .rwlock import RWLock
 from .store import StoreFactory
@@ -104,6 +105,14 @@ class Client:
         Each claim is judged by its own number, so that a rolling deploy may change it.
         """
         return Lock(self, resource, weight=1, capacity=check_count(permits, "permits"), **options)
+
+    def lock_all(self, *resources: str, order: str = "sorted", **options: Unpack[LockOptions]) -> MultiLock:
+        """Describe a lock on several resources: one deadline, all or nothing. Takes the options of `lock`.
+
+        They are taken in sorted order, so that two who want the same cannot wait for each other. `order="given"` keeps
+        the caller's order; then whoever holds some and waits for more gives all back after a moment, and tries again.
+        """
+        return MultiLock(self, resources, order, **options)
 
     def rate_limit(self, resource: str, limit: int, *, per: float) -> RateLimit:
         """Describe a rate limit: at most `limit` hits in any window of `per` seconds."""

@@ -20,8 +20,8 @@ CREATE TABLE fences (batch INTEGER PRIMARY KEY, token INTEGER NOT NULL);
 """
 
 _DEBIT = """
-UPDATE accounts SET cents = cents - (SELECT sum(cents) FROM payments WHERE batch = :batch AND account = accounts.account)
-WHERE account IN (SELECT account FROM payments WHERE batch = :batch)
+UPDATE accounts SET cents = cents - (SELECT sum(cents) FROM payments WHERE batch = :b AND account = accounts.account)
+WHERE account IN (SELECT account FROM payments WHERE batch = :b)
 """
 
 
@@ -74,7 +74,7 @@ class Ledger:
         """
         with self._transaction() as run:
             self._enter(run, batch, fence)
-            run.execute(_DEBIT, {"batch": batch})
+            run.execute(_DEBIT, {"b": batch})
             run.execute("INSERT INTO settlements VALUES (?, ?, ?)", (batch, fence.token, worker))
 
     def books(self) -> Books:
