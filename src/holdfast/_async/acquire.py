@@ -48,7 +48,6 @@ async def acquire(site: Site, claim: Claim, timeout: float | None) -> tuple[int,
     outage: Outage | None = None
     queued = False
     resource, holder, _, _, ttl, _, _, _, _ = claim  # unpacked: a field of a named tuple costs as much as a call
-    site.under_way.add(holder)
     try:
         while not site.closing:
             try:
@@ -91,8 +90,6 @@ async def acquire(site: Site, claim: Claim, timeout: float | None) -> tuple[int,
         if site.stream.observers:
             _emit(site, events.Abandoned, claim, cause=repr(error))
         raise
-    finally:
-        site.under_way.discard(holder)
 
 
 class Outage:

@@ -139,10 +139,14 @@ class MultiLock:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        stacks = self._entered.get(runtime.actor()[0])
+        here = runtime.actor()[0]
+        stacks = self._entered.get(here)
         if not stacks:
             raise NotHeld(f"{self!r} was not entered in this thread or task; use `leases = acquire()` and `release()`")
-        await stacks.pop().__aexit__(kind, error, trace)
+        stack = stacks.pop()
+        if not stacks:
+            del self._entered[here]
+        await stack.__aexit__(kind, error, trace)
 
     def __repr__(self) -> str:
         return f"<MultiLock {', '.join(map(repr, self.resources))}>"

@@ -51,7 +51,7 @@ class RateLimit:
         raise error
 
     async def _ask(self) -> Waiting | None:
-        holder, owner = self._client._identify(None)
+        holder, owner = self._client._identify()
         # Detached, and released by nobody: the permit ends when the window has passed it.
         claim = Claim(self.resource, holder, 1, self.limit, self.per, owner, None, fair=True, detached=True)
         answer = await self._client._store.claim(claim, False)

@@ -49,7 +49,6 @@ def acquire(site: Site, claim: Claim, timeout: float | None) -> tuple[int, float
     outage: Outage | None = None
     queued = False
     resource, holder, _, _, ttl, _, _, _, _ = claim  # unpacked: a field of a named tuple costs as much as a call
-    site.under_way.add(holder)
     try:
         while not site.closing:
             try:
@@ -92,8 +91,6 @@ def acquire(site: Site, claim: Claim, timeout: float | None) -> tuple[int, float
         if site.stream.observers:
             _emit(site, events.Abandoned, claim, cause=repr(error))
         raise
-    finally:
-        site.under_way.discard(holder)
 
 
 class Outage:

@@ -190,10 +190,15 @@ class Client:
                 lock.fair, lock.detached,
             ),
         )  # fmt: skip
-        token, asked, deadline = acquire(self._site, claim, timeout)
-        renew_until = asked + lock.max_hold if lock.renew else -inf
-        hold = Hold(self._keeper, claim, token, asked, deadline, key, lock.min_hold, renew_until)
-        self._keeper.add(hold)
+        under_way = self._site.under_way
+        under_way.add(holder)
+        try:
+            token, asked, deadline = acquire(self._site, claim, timeout)
+            renew_until = asked + lock.max_hold if lock.renew else -inf
+            hold = Hold(self._keeper, claim, token, asked, deadline, key, lock.min_hold, renew_until)
+            self._keeper.add(hold)
+        finally:
+            under_way.discard(holder)  # not before the keeper has it: close() in another thread would miss it
         return Lease(hold, lock.on_lost)
 
     def _again(self, lock: Lock, hold: Hold) -> Lease | None:
@@ -222,11 +227,11 @@ class Client:
             token=hold.token,
         )
 
-    def _identify(self, owner: str | None) -> tuple[str, str]:
+    def _identify(self) -> tuple[str, str]:
         """Return a new holder and its owner's label, for a claim that nobody holds on to."""
         self._check_open()
         actor, label = self._home.actor()
-        return f"{self._id}.{actor}.{os.urandom(8).hex()}", owner or self._owner or label
+        return f"{self._id}.{actor}.{os.urandom(8).hex()}", self._owner or label
 
     def _begin(self) -> None:
         """Start from nothing: at first, and again in a forked child, where the parent's parts must not be touched."""
