@@ -9,7 +9,7 @@ PIP    := -m pip --disable-pip-version-check -qq install
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test bench lint format sync pythons find-pythons clean
+.PHONY: help run test servers bench lint format sync pythons find-pythons clean
 
 help: ## show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -17,9 +17,14 @@ help: ## show the targets
 run: $(READY) ## see locks at work: the demo
 	@$(BIN)/holdfast demo
 
-test: lint ## check style and types, then run all tests
-	@echo "==> pytest: all tests"
-	@$(BIN)/python -m pytest
+test: lint servers ## check style and types, then run all tests
+	@echo "==> pytest: all but the servers, one after the other"
+	@$(BIN)/python -m pytest -m "not server"
+	@echo "==> pytest: on real servers, several at once"
+	@$(BIN)/python -m pytest -m server --numprocesses 8
+
+servers: ## install the servers that the tests start (Debian's packages; needs root)
+	@$(PYTHON) tools/servers.py
 
 bench: $(BENCH) ## measure against the raw floor, the peers and the budgets
 	@$(BIN)/python -m bench
@@ -51,7 +56,7 @@ pythons: $(READY) ## run the tests on every other Python (3.11 to 3.14) of this 
 		echo "==> Python $$version: found; all tests"; \
 		venv=.venv-$$version; \
 		{ [ -x $$venv/bin/pip ] || "$$python" -m venv --clear $$venv; } \
-		&& $$venv/bin/python $(PIP) --editable '.[cli,dev]' \
+		&& $$venv/bin/python $(PIP) --editable '.[cli,redis,etcd,dev]' \
 		&& $$venv/bin/python -m pytest --quiet \
 		|| failed="$$failed $$version"; \
 	done; \
@@ -73,7 +78,7 @@ $(READY): pyproject.toml
 		echo "Name a newer one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	@echo "==> environment: $(VENV), from $$($(PYTHON) --version) (once, and when pyproject.toml changes)"
 	@[ -x $(BIN)/pip ] || $(PYTHON) -m venv --clear $(VENV)
-	@$(BIN)/python $(PIP) --editable '.[cli,dev]'
+	@$(BIN)/python $(PIP) --editable '.[cli,redis,etcd,dev]'
 	@touch $@
 
 $(BENCH): $(READY)

@@ -135,7 +135,7 @@ async def wait_cancelled_at_any_await_leaves_nothing(case: Case) -> None:
     holder = case.claim(ttl=100)
     await store.claim(holder)
     for point in range(6):
-        assert await runtime.cancelled_at(point, client.lock("r", ttl=60).acquire)
+        assert await runtime.cancelled_at(point, client.lock("r", ttl=60).acquire, patience=0.5)
         await case.waiting(0)
     await store.release("r", holder.holder)
     await case.nothing_left()

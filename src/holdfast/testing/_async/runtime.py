@@ -79,14 +79,20 @@ class _Cancelled:
                 advance = partial(steps.throw, error)
 
 
-async def cancelled_at(point: int, start: Callable[[], Awaitable[Any]]) -> bool:
-    """Await `start()` and cancel it at its await point of that number; False if it ended before."""
+async def cancelled_at(point: int, start: Callable[[], Awaitable[Any]], patience: float | None = None) -> bool:
+    """Await `start()` and cancel it at its await point of that number; False if it ended before.
+
+    With `patience`, what has not come that far by then is cancelled where it stands.
+    """
 
     async def play() -> None:
         await _Cancelled(start, point)
 
     task = asyncio.get_running_loop().create_task(play())
-    await asyncio.wait((task,), timeout=LIMIT)
+    await asyncio.wait((task,), timeout=patience or LIMIT)
+    if patience is not None and not task.done():
+        task.cancel()
+        await asyncio.wait((task,), timeout=LIMIT)
     assert task.done(), f"still running {LIMIT:g} s after its cancellation"
     if task.cancelled():
         return True

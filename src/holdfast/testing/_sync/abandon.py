@@ -136,7 +136,7 @@ def wait_cancelled_at_any_await_leaves_nothing(case: Case) -> None:
     holder = case.claim(ttl=100)
     store.claim(holder)
     for point in range(6):
-        assert runtime.cancelled_at(point, client.lock("r", ttl=60).acquire)
+        assert runtime.cancelled_at(point, client.lock("r", ttl=60).acquire, patience=0.5)
         case.waiting(0)
     store.release("r", holder.holder)
     case.nothing_left()

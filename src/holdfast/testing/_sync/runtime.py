@@ -55,7 +55,7 @@ def spawn(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Call[T
     return Call(lambda: function(*args, **kwargs), getattr(function, "__name__", "call"))
 
 
-def cancelled_at(point: int, start: Callable[[], Any]) -> bool:
+def cancelled_at(point: int, start: Callable[[], Any], patience: float | None = None) -> bool:
     """Say that this flavour cannot; the laws that need it are not for it."""
     raise NotImplementedError("a thread cannot be cancelled from outside")
 
