@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ._sync.client import Client, connect
+from ._sync.election import Election, Leader, Term
 from ._sync.lease import Lease
 from ._sync.lock import Lock
-from ._sync.multi import Leases, MultiLock
+from ._sync.multi import Leases, MultiLock, Tree, TreeLease
 from ._sync.ratelimit import RateLimit
 from ._sync.rwlock import RWLock
 from .core.claim import ClaimState, ResourceState
@@ -39,7 +40,9 @@ __all__ = [
     "ClaimState",
     "Client",
     "Deadlock",
+    "Election",
     "Fence",
+    "Leader",
     "Lease",
     "LeaseLost",
     "Leases",
@@ -54,6 +57,9 @@ __all__ = [
     "StaleToken",
     "StoreError",
     "StoreUnavailable",
+    "Term",
+    "Tree",
+    "TreeLease",
     "Unsupported",
     "aio",
     "connect",

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterable
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from .core.claim import Answer, Claim, Granted, Lost, Record, Renewal, Renewed, ResourceState, Waiting
-from .core.fence import Fence, Seen, enter
+from .core.fence import Fence
 from .core.queue import Queue, Step
+from .core.register import Register
 
 
 class Bell(Protocol):
@@ -20,20 +21,13 @@ class Bell(Protocol):
         ...
 
 
-class _Register(NamedTuple):
-    value: str
-    token: int
-    seen: Seen
-    expires: float
-
-
 class Room:
     """Queues and registers by (namespace, name), under one lock that is never held across an await."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
         self._queues: dict[tuple[str, str], Queue] = {}
-        self._registers: dict[tuple[str, str], _Register] = {}
+        self._registers: dict[tuple[str, str], Register] = {}
         self._bells: dict[str, Bell] = {}
         self._watchers: dict[tuple[str, str], set[Bell]] = {}
         self._floor = 0  # the highest counter of any queue that was forgotten
@@ -92,18 +86,19 @@ class Room:
             if not bells:
                 self._watchers.pop((namespace, resource), None)
 
-    def read(self, namespace: str, key: str, now: float) -> Record | None:
-        """Read a register."""
+    def read(self, namespace: str, key: str, fence: Fence | None, now: float) -> Record | None:
+        """Read a register, through its fence if one is given."""
         with self._mutex:
-            register = self._registers.get((namespace, key))
-        return None if register is None or register.expires <= now else Record(register.value, register.token)
+            register = self._registers.get((namespace, key), Register())
+            if fence is not None:
+                register = self._registers[namespace, key] = register.entered(fence, now)
+        return register.read(now)
 
     def write(self, namespace: str, key: str, value: str, fence: Fence, expires: float) -> None:
         """Write a register through its fence."""
         with self._mutex:
-            known = self._registers.get((namespace, key))
-            seen = enter(known.seen if known is not None else Seen(), fence)
-            self._registers[namespace, key] = _Register(value, fence.token, seen, expires)
+            known = self._registers.get((namespace, key), Register())
+            self._registers[namespace, key] = known.written(value, fence, expires)
 
     def _queue(self, key: tuple[str, str]) -> Queue:
         queue = self._queues.get(key)

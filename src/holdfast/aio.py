@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 from ._async.client import Client, connect
+from ._async.election import Election, Leader, Term
 from ._async.lease import Lease
 from ._async.lock import Lock
-from ._async.multi import Leases, MultiLock
+from ._async.multi import Leases, MultiLock, Tree, TreeLease
 from ._async.ratelimit import RateLimit
 from ._async.rwlock import RWLock
 
-__all__ = ["Client", "Lease", "Leases", "Lock", "MultiLock", "RWLock", "RateLimit", "connect"]
+__all__ = [
+    "Client",
+    "Election",
+    "Leader",
+    "Lease",
+    "Leases",
+    "Lock",
+    "MultiLock",
+    "RWLock",
+    "RateLimit",
+    "Term",
+    "Tree",
+    "TreeLease",
+    "connect",
+]

@@ -34,8 +34,8 @@ def make(kind: type[Event]) -> Event:
 
 def test_the_kinds_of_events() -> None:
     assert [kind.__name__ for kind in KINDS] == [
-        *("Abandoned", "Acquired", "AtRisk", "Dropped", "Lost", "Queued", "Released", "Renewed"),
-        *("TimedOut", "Unreleased"),
+        *("Abandoned", "Acquired", "AtRisk", "Dropped", "Lost", "PermitsDiffer", "Queued"),
+        *("Released", "Renewed", "TimedOut", "Unreleased"),
     ]
 
 

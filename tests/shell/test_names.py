@@ -38,13 +38,21 @@ def test_names_of_holdfast() -> None:
         "RateLimit",
         "Leases",
         "MultiLock",
+        "Election",
+        "Leader",
+        "Term",
+        "Tree",
+        "TreeLease",
     ]
     assert holdfast.__all__ == sorted(ERRORS + others)
     assert all(hasattr(holdfast, name) for name in holdfast.__all__)
 
 
 def test_names_of_aio() -> None:
-    assert holdfast.aio.__all__ == ["Client", "Lease", "Leases", "Lock", "MultiLock", "RWLock", "RateLimit", "connect"]
+    assert holdfast.aio.__all__ == [
+        *("Client", "Election", "Leader", "Lease", "Leases", "Lock", "MultiLock", "RWLock", "RateLimit"),
+        *("Term", "Tree", "TreeLease", "connect"),
+    ]
     assert all(hasattr(holdfast.aio, name) for name in holdfast.aio.__all__)
 
 

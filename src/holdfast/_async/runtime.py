@@ -11,19 +11,20 @@ import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from queue import SimpleQueue
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar
 
 from .._clock import Clock
 from ..core.lease import Ending
 from ..errors import StoreUnavailable
 
 if TYPE_CHECKING:
-    from .lease import Lease
+    from .wish import Enterable
 
 FLAVOUR = "async"
 
 P = ParamSpec("P")
 T = TypeVar("T")
+L = TypeVar("L", bound="Enterable")
 
 _numbers = itertools.count(1)
 
@@ -315,21 +316,22 @@ class Body:
         return Ending.ERROR
 
 
-class Acquiring:
+class Acquiring(Generic[L]):
     """An acquire that was asked for: `await` it for the lease, or enter it with `async with`."""
 
     __slots__ = ("_acquire", "_lease")
 
-    def __init__(self, acquire: Coroutine[Any, Any, Lease]) -> None:
+    def __init__(self, acquire: Coroutine[Any, Any, L]) -> None:
         self._acquire = acquire
-        self._lease: Lease | None = None
+        self._lease: L | None = None
 
-    def __await__(self) -> Generator[Any, Any, Lease]:
+    def __await__(self) -> Generator[Any, Any, L]:
         return self._acquire.__await__()
 
-    async def __aenter__(self) -> Lease:
-        self._lease = await self._acquire
-        return await self._lease.__aenter__()
+    async def __aenter__(self) -> L:
+        self._lease = lease = await self._acquire
+        await lease.__aenter__()
+        return lease
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -338,11 +340,11 @@ class Acquiring:
         await self._lease.__aexit__(kind, error, trace)
 
 
-def acquiring(acquire: Callable[P, Coroutine[Any, Any, Lease]]) -> Callable[P, Acquiring]:
+def acquiring(acquire: Callable[P, Coroutine[Any, Any, L]]) -> Callable[P, Acquiring[L]]:
     """Make an acquire both awaitable and a context manager."""
 
     @functools.wraps(acquire)
-    def ask(*args: P.args, **kwargs: P.kwargs) -> Acquiring:
+    def ask(*args: P.args, **kwargs: P.kwargs) -> Acquiring[L]:
         return Acquiring(acquire(*args, **kwargs))
 
     return ask

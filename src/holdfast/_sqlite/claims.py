@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from .._clock import Clock
-from ..core.claim import LOST, Answer, Claim, Granted, Record, Renewal, Renewed, ResourceState, Waiting, bare
-from ..core.fence import Fence, Seen, enter
+from ..core.claim import LOST, Answer, Claim, Granted, Renewal, Renewed, ResourceState, Waiting, bare
 from ..core.queue import TOKEN_LIMIT, Entry, Queue, Step
 from . import host
 from .bells import Bell, Tower
 from .database import Database
+from .registers import Registers
 from .rows import COLUMNS, pack, read_entry
 
 _DAY = 86400.0
@@ -66,6 +66,7 @@ class Claims:
         self, path: Path, namespace: str, clock: Clock, io_timeout: float, waiting_life: float, make_parents: bool
     ) -> None:
         self._database = Database(path, clock, io_timeout, make_parents)
+        self.registers = Registers(self._database, namespace, self._wall)
         self._namespace = namespace
         self._clock = clock
         self._now, self._wall_ns = clock.now, clock.wall_ns
@@ -156,34 +157,6 @@ class Claims:
         now = self._clock.now()
         states = [queue.state(resource, now) for resource, queue in queues.items()]
         return [state for state in states if state.holders or state.waiters]
-
-    def read(self, key: str) -> Record | None:
-        """See Store."""
-        row = self._database.run(
-            lambda connection: connection.execute(
-                "SELECT value, token, expires FROM registers WHERE namespace = ? AND key = ?", (self._namespace, key)
-            ).fetchone()
-        )
-        if row is None or (row[2] is not None and row[2] <= self._wall()):
-            return None
-        return Record(row[0], row[1])
-
-    def write(self, key: str, value: str, fence: Fence, keep: float | None = None) -> None:
-        """See Store."""
-
-        def work(connection: sqlite3.Connection) -> None:
-            with self._database.transaction(connection, durable=True):
-                row = connection.execute(
-                    "SELECT newest, exclusive FROM registers WHERE namespace = ? AND key = ?", (self._namespace, key)
-                ).fetchone()
-                seen = enter(Seen(*row) if row is not None else Seen(), fence)
-                expires = None if keep is None else self._wall() + keep
-                connection.execute(
-                    "INSERT OR REPLACE INTO registers VALUES (?, ?, ?, ?, ?, ?, ?)",
-                    (self._namespace, key, value, fence.token, seen.newest, seen.exclusive, expires),
-                )
-
-        self._database.run(work)
 
     def watched(self, holder: str) -> tuple[int | None, dict[int, str]]:
         """Return what wakes a waiting claim: its bell's descriptor, and open pidfds of the processes ahead of it.

@@ -7,9 +7,10 @@ from math import inf
 
 from .._clock import Clock
 from ..core import events
-from ..core.claim import Claim, Granted, Waiting
+from ..core.claim import MAX, Claim, Granted, Waiting
+from ..core.deadlock import Wait, describe, find_deadlock
 from ..core.timing import backoff, local_deadline
-from ..errors import AcquireTimeout, LockError, StoreError, StoreUnavailable
+from ..errors import AcquireTimeout, Deadlock, LockError, StoreError, StoreUnavailable
 from ..observe.stream import Stream
 from . import runtime
 from .keeper import Keeper, Orphan
@@ -22,7 +23,7 @@ _OUTAGE = 3
 class Site:
     """Where acquires take place: what they need of their client."""
 
-    __slots__ = ("clock", "closing", "io_timeout", "keeper", "namespace", "store", "stream", "under_way")
+    __slots__ = ("clock", "closing", "differing", "io_timeout", "keeper", "namespace", "store", "stream", "under_way")
 
     def __init__(
         self, store: Store, keeper: Keeper, clock: Clock, stream: Stream, namespace: str, io_timeout: float
@@ -35,13 +36,16 @@ class Site:
         self.io_timeout = io_timeout
         self.closing = False
         self.under_way: set[str] = set()  # holders whose acquires close() has to wait for
+        self.differing: set[tuple[str, int, int]] = set()  # permits that differ from those of others, told once
 
 
-def acquire(site: Site, claim: Claim, timeout: float | None) -> tuple[int, float, float]:
+def acquire(
+    site: Site, claim: Claim, timeout: float | None, detect_deadlocks: bool = False
+) -> tuple[int, float, float]:
     """Claim until granted; return the token, the time when that was asked for, and the local deadline.
 
-    Raises: AcquireTimeout when the resource stayed busy; StoreUnavailable when the store did; LockError when the
-    client was closed meanwhile.
+    Raises: AcquireTimeout when the resource stayed busy; StoreUnavailable when the store did; Deadlock when that is
+    looked for and waiting would never end; LockError when the client was closed meanwhile.
     """
     store, now = site.store, site.clock.now
     started = asked = now()  # read before asking: a slow reply must shorten the lease, never extend it
@@ -67,9 +71,14 @@ def acquire(site: Site, claim: Claim, timeout: float | None) -> tuple[int, float
                 elif timeout == 0:
                     raise _busy(claim, answer, 0.0)
                 else:
+                    if claim.capacity < MAX:
+                        _compare_permits(site, claim, answer)
                     if site.stream.observers and not queued:
                         _emit(site, events.Queued, claim, ahead=answer.ahead)
                     queued = True
+                    if detect_deadlocks and (chain := _find_deadlock(site, claim)):
+                        _withdraw(site, claim, True)
+                        raise _deadlock(claim, chain)
                     refresh = store.capabilities.waiting_life / 3
                     store.wait(claim, answer, min(until, asked + min(refresh, answer.retry_after)))
                     if now() >= until:
@@ -91,6 +100,40 @@ def acquire(site: Site, claim: Claim, timeout: float | None) -> tuple[int, float
         if site.stream.observers:
             _emit(site, events.Abandoned, claim, cause=repr(error))
         raise
+
+
+def _find_deadlock(site: Site, claim: Claim) -> tuple[Wait, ...]:
+    """Look for a cycle, twice: what `inspect` shows need not have been there all at the same time.
+
+    A claim that is seen to wait (or hold) twice has done so all the time between, for it never comes back under the
+    same name. So a chain that is seen twice has been there, whole, in that moment.
+    """
+    first = find_deadlock(site.store.inspect(), claim.holder)
+    if not first:
+        return ()
+    again = find_deadlock(site.store.inspect(), claim.holder)
+    return again if [link.identity for link in again] == [link.identity for link in first] else ()
+
+
+def _deadlock(claim: Claim, chain: tuple[Wait, ...]) -> Deadlock:
+    return Deadlock(
+        f"waiting for {claim.resource!r} would never end: {describe(chain)}; "
+        "take them in one order everywhere (lock_all does), or release before you wait",
+        resource=claim.resource,
+        owner=chain[0].blocker.owner,
+        token=chain[0].blocker.token or None,
+    )
+
+
+def _compare_permits(site: Site, claim: Claim, answer: Waiting) -> None:
+    """Tell, once, that others count by another number of permits: meant in a rolling deploy, a mistake otherwise."""
+    by = answer.blocker
+    if by is None or by.capacity == claim.capacity:
+        return
+    found = (claim.resource, claim.capacity, by.capacity)
+    if found not in site.differing:
+        site.differing.add(found)
+        _emit(site, events.PermitsDiffer, claim, permits=claim.capacity, others=by.capacity, other=by.owner)
 
 
 class Outage:

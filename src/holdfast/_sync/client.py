@@ -7,27 +7,31 @@ import os
 from collections.abc import Callable, Iterable
 from math import inf
 from types import TracebackType
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from .. import _registry
 from .._clock import Clock, SystemClock
 from ..core.claim import MAX, Claim, ResourceState, bare
 from ..core.events import Observer
 from ..core.lease import LIVE
-from ..core.names import check_count, check_name, check_number
+from ..core.names import check_count, check_flag, check_name, check_number
 from ..core.promises import Capabilities
 from ..core.urls import StoreURL, parse_url
 from ..errors import Deadlock, LockError
 from ..observe.stream import Stream
 from . import runtime
 from .acquire import Site, acquire
+from .election import Election
 from .keeper import Keeper
 from .lease import Held, Hold, Lease
 from .lock import Lock, LockOptions
-from .multi import MultiLock
+from .multi import MultiLock, Tree
 from .ratelimit import RateLimit
 from .rwlock import RWLock
 from .store import StoreFactory
+
+if TYPE_CHECKING:
+    from .once import Once
 
 _CLOSE_SECONDS = 5.0
 
@@ -43,6 +47,7 @@ class Client:
         owner: str | None = None,
         require: str | None = None,
         observers: Iterable[Observer] = (),
+        detect_deadlocks: bool = False,
         io_timeout: float = 1.0,
         clock: Clock | None = None,
     ) -> None:
@@ -52,6 +57,7 @@ class Client:
         self._io_timeout = check_number(io_timeout, "io_timeout", least=0.01)
         self._clock = clock or SystemClock()
         self._stream = Stream(observers)
+        self.detect_deadlocks = check_flag(detect_deadlocks, "detect_deadlocks")
         self._require = _registry.check_require(require)
         self.closed = False
         self._begin()
@@ -74,6 +80,7 @@ class Client:
         min_hold: float = 0.0,
         max_hold: float | None = None,
         renew: bool = True,
+        detect_deadlocks: bool | None = None,
         owner: str | None = None,
         on_lost: Callable[[Lease], Any] | None = None,
     ) -> Lock:
@@ -91,6 +98,7 @@ class Client:
             min_hold=min_hold,
             max_hold=max_hold,
             renew=renew,
+            detect_deadlocks=detect_deadlocks,
             owner=owner,
             on_lost=on_lost,
         )
@@ -114,9 +122,46 @@ class Client:
         """
         return MultiLock(self, resources, order, **options)
 
+    def tree(self, path: str, **options: Unpack[LockOptions]) -> Tree:
+        """Describe a lock on a node of a hierarchy, like "orders/7/99": shared on its parents, exclusive on itself.
+
+        Whoever holds a node keeps everybody from all that is below it. Takes the options of `lock`.
+        """
+        return Tree(self, path, **options)
+
+    def election(
+        self,
+        resource: str,
+        *,
+        value: str | None = None,
+        ttl: float = 30.0,
+        owner: str | None = None,
+        on_lost: Callable[[Lease], Any] | None = None,
+    ) -> Election:
+        """Describe an election: candidates campaign for the office `resource`, and `value` shows who leads."""
+        return Election(self, resource, value=value, ttl=ttl, owner=owner, on_lost=on_lost)
+
     def rate_limit(self, resource: str, limit: int, *, per: float) -> RateLimit:
         """Describe a rate limit: at most `limit` hits in any window of `per` seconds."""
         return RateLimit(self, resource, limit, per=per)
+
+    def once(
+        self,
+        template: str | None = None,
+        *,
+        key: Callable[..., str] | None = None,
+        keep: float | None = None,
+        wait: bool = True,
+        **options: Unpack[LockOptions],
+    ) -> Once:
+        """Describe work that is done once: `@locks.once("invoice:{number}", keep=86400)` decorates the function.
+
+        One result is recorded for each name, kept for `keep` seconds (None: for ever), and given to every later call.
+        Whoever calls meanwhile waits for it, or gets AcquireTimeout with `wait=False`. Takes the options of `lock`.
+        """
+        from .once import Once  # not at the top: it needs json and inspect, which most do not
+
+        return Once(self, template, key, keep, wait, **options)
 
     def ready(self) -> None:
         """Open the store and check its promises now instead of on first use.
@@ -186,14 +231,14 @@ class Client:
         claim = bare(
             Claim,
             (
-                lock.resource, holder, lock.weight, lock.capacity, lock.ttl, lock.owner or self._owner or label, None,
-                lock.fair, lock.detached,
+                lock.resource, holder, lock.weight, lock.capacity, lock.ttl, lock.owner or self._owner or label,
+                lock.value, lock.fair, lock.detached,
             ),
         )  # fmt: skip
         under_way = self._site.under_way
         under_way.add(holder)
         try:
-            token, asked, deadline = acquire(self._site, claim, timeout)
+            token, asked, deadline = acquire(self._site, claim, timeout, lock.detect_deadlocks)
             renew_until = asked + lock.max_hold if lock.renew else -inf
             hold = Hold(self._keeper, claim, token, asked, deadline, key, lock.min_hold, renew_until)
             self._keeper.add(hold)
@@ -257,11 +302,13 @@ def connect(
     owner: str | None = None,
     require: str | None = None,
     observers: Iterable[Observer] = (),
+    detect_deadlocks: bool = False,
     io_timeout: float = 1.0,
 ) -> Client:
     """Return a client of the store at `url`: else of $HOLDFAST_URL, else of a SQLite file of this user.
 
     Does no I/O. `require="correctness"` insists on a store whose tokens rise through every fault it can have.
+    `detect_deadlocks` is the default of all its locks: a waiter that closes a cycle raises Deadlock.
 
     Raises: ValueError for a bad URL or argument, or for an unknown scheme; StoreError if what it needs is not installed
     or if it cannot promise what is required.
@@ -272,5 +319,6 @@ def connect(
         owner=owner,
         require=require,
         observers=observers,
+        detect_deadlocks=detect_deadlocks,
         io_timeout=io_timeout,
     )

@@ -8,13 +8,10 @@ import select
 import threading
 from collections.abc import Callable, Iterable
 from time import sleep as _sleep
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from .._clock import Clock
 from ..core.lease import Ending
-
-if TYPE_CHECKING:
-    from .lease import Lease
 
 FLAVOUR = "sync"
 
@@ -195,7 +192,7 @@ class Body:
         return Ending.ERROR if isinstance(error, Exception) else Ending.OUTER
 
 
-def acquiring(acquire: Callable[P, Lease]) -> Callable[P, Lease]:
+def acquiring(acquire: Callable[P, T]) -> Callable[P, T]:
     """Return the acquire: the lease that it gives is the context manager."""
     return acquire
 

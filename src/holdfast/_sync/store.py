@@ -68,8 +68,12 @@ class Store(Protocol):
         """Return when the resource's holders may differ from those in `seen`, at `until` at the latest."""
         ...
 
-    def read(self, key: str) -> Record | None:
-        """Return what the fenced register holds."""
+    def read(self, key: str, fence: Fence | None = None) -> Record | None:
+        """Return what the fenced register holds. With a fence, enter it first, in the same step: whoever reads in order
+        to write must know that no older holder can write in between.
+
+        Raises: StaleToken if it has seen a newer token.
+        """
         ...
 
     def write(self, key: str, value: str, fence: Fence, keep: float | None = None) -> None:

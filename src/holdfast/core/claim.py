@@ -46,11 +46,12 @@ class Granted(NamedTuple):
 
 
 class Blocker(NamedTuple):
-    """Who stands in the way, for messages to people."""
+    """Who stands in the way, for messages to people. `capacity` is the one that its claim is judged by."""
 
     owner: str
     token: int
     left: float
+    capacity: int = MAX
 
 
 class Waiting(NamedTuple):
@@ -93,6 +94,7 @@ class ClaimState(NamedTuple):
     capacity: int
     value: str | None
     detached: bool
+    fair: bool = True
 
 
 class ResourceState(NamedTuple):

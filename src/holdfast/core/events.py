@@ -114,4 +114,12 @@ class Unreleased(Event):
     cause: str
 
 
+class PermitsDiffer(Event):
+    """A claim asked for one of `permits`, and `other` holds or waits by another number; told once a client."""
+
+    permits: int
+    others: int
+    other: str
+
+
 Observer = Callable[[Event], None]

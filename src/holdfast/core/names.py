@@ -6,6 +6,7 @@ import unicodedata
 from math import isfinite, nan
 
 NAME_BYTES = 512
+VALUE_BYTES = 4096
 MIN_TTL = 0.5
 MOST_PERMITS = 1_000_000
 
@@ -25,6 +26,19 @@ def check_name(name: object, what: str = "resource") -> str:
         if unicodedata.category(char) == "Cc":
             raise ValueError(f"{what} {name!r} has the control character {char!r}; names may not have any")
     return name
+
+
+def check_value(value: object, what: str) -> str:
+    """Return the text unchanged if it is one that every store can keep with a claim."""
+    if not isinstance(value, str):
+        raise ValueError(f"{what} must be a str of at most {VALUE_BYTES} UTF-8 bytes, not {value!r}")
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        raise ValueError(f"{what} {value!r} cannot be encoded as UTF-8 (a lone surrogate?)") from None
+    if size > VALUE_BYTES:
+        raise ValueError(f"{what} {value[:40] + '…'!r} has {size} UTF-8 bytes; at most {VALUE_BYTES} are allowed")
+    return value
 
 
 def check_number(value: object, what: str, *, least: float = 0.0, rule: str = "") -> float:

@@ -65,6 +65,7 @@ class Capabilities(NamedTuple):
     min_ttl: float = 0.0
     max_ttl: float = inf
     waiting_life: float = 6.0
+    notes: tuple[str, ...] = ()  # what was found in this deployment that breaks laws, and what to set
 
     def keeps(self, law: int) -> bool:
         """Tell whether a law is kept through every fault that this deployment can have."""

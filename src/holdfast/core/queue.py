@@ -54,7 +54,8 @@ class Entry:
         """Show this entry to people."""
         c = self.claim
         left = max(0.0, self.expires - now)
-        return ClaimState(c.holder, c.owner, self.token, left, c.weight, c.capacity, c.value, c.detached or self.kept)
+        detached = c.detached or self.kept
+        return ClaimState(c.holder, c.owner, self.token, left, c.weight, c.capacity, c.value, detached, c.fair)
 
 
 class Step(NamedTuple):
@@ -194,5 +195,5 @@ class Queue:
         if not ahead:  # its own weight exceeds its own capacity: refused before it gets here, but never a crash
             return Waiting(0, float("inf"))
         first = next((e for e in ahead if e.token), ahead[0])
-        blocker = Blocker(first.claim.owner, first.token, first.expires - now)
+        blocker = Blocker(first.claim.owner, first.token, first.expires - now, first.claim.capacity)
         return Waiting(len(ahead), min(e.expires for e in ahead) - now, blocker)

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterable
 
 from ..core import events
+from ..core.claim import MAX
 from ..core.events import Event, Observer
 
 logger = logging.getLogger("holdfast")
@@ -57,6 +58,14 @@ def log(event: Event) -> None:
                 event.resource,
                 event.token,
                 event.cause,
+            )
+        case events.PermitsDiffer():
+            logger.warning(
+                "%r is asked for with %d permits here and %s by %s: each claim is judged by its own number",
+                event.resource,
+                event.permits,
+                "all of it" if event.others >= MAX else event.others,
+                event.other,
             )
         case events.Dropped():
             logger.warning(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Generic, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -28,9 +28,13 @@ class Running(Generic[T]):
         return await asyncio.wait_for(asyncio.shield(self.task), LIMIT)
 
 
-def spawn(function: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> Running[T]:
+def spawn(function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> Running[T]:
     """Start another actor."""
-    return Running(function(*args, **kwargs))
+
+    async def run() -> T:
+        return await function(*args, **kwargs)
+
+    return Running(run())
 
 
 class Gate:

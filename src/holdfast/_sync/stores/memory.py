@@ -92,9 +92,9 @@ class MemoryStore:
             self._watching.discard(bell)
             self._room.unwatch(self._namespace, resource, bell)
 
-    def read(self, key: str) -> Record | None:
+    def read(self, key: str, fence: Fence | None = None) -> Record | None:
         """See Store."""
-        return self._room.read(self._namespace, key, self._clock.now())
+        return self._room.read(self._namespace, key, fence, self._clock.now())
 
     def write(self, key: str, value: str, fence: Fence, keep: float | None = None) -> None:
         """See Store."""

@@ -49,8 +49,8 @@ class SQLiteStore:
         self.renew = self._worker.wrap(self._claims.renew)
         self.release = self._worker.wrap(self._claims.release)
         self.inspect = self._worker.wrap(self._claims.inspect)
-        self.read = self._worker.wrap(self._claims.read)
-        self.write = self._worker.wrap(self._claims.write)
+        self.read = self._worker.wrap(self._claims.registers.read)
+        self.write = self._worker.wrap(self._claims.registers.write)
 
     def wait(self, claim: Claim, waiting: Waiting, until: float) -> None:
         """See Store."""

@@ -75,6 +75,27 @@ async def register_forgets_its_value_and_not_its_fence(case: Case) -> None:
 
 
 @law(2, "register")
+async def register_read_through_a_fence_shuts_older_writers_out(case: Case) -> None:
+    """Whoever reads with its fence has entered: nothing can be written behind its back, and the value stays."""
+    store = await case.store()
+
+    def fence(token: int) -> Fence:
+        return Fence(case.namespace, "r", token)
+
+    for key, written in (("empty", None), ("full", Record("v", 10))):
+        if written is not None:
+            await store.write(key, written.value, fence(written.token))
+        assert await store.read(key, fence(20)) == written
+        with raises(StaleToken):
+            await store.write(key, "late", fence(19))
+        with raises(StaleToken):
+            await store.read(key, fence(19))
+        assert await store.read(key) == written
+        await store.write(key, "new", fence(20))
+        assert await store.read(key, fence(20)) == Record("new", 20)
+
+
+@law(2, "register")
 async def paused_holder_cannot_write_after_its_successor(case: Case) -> None:
     """The whole story: the lease runs out during a pause, another writes, and the late write is refused."""
     client, rival, store = await case.client(), await case.client(), await case.store()

@@ -84,10 +84,10 @@ class Tap:
         await self.store.watch(resource, seen, until)
         await self._end("watch")
 
-    async def read(self, key: str) -> Record | None:
+    async def read(self, key: str, fence: Fence | None = None) -> Record | None:
         """See Store."""
         await self._begin("read")
-        record = await self.store.read(key)
+        record = await self.store.read(key, fence)
         await self._end("read")
         return record
 

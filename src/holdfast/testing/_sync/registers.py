@@ -76,6 +76,27 @@ def register_forgets_its_value_and_not_its_fence(case: Case) -> None:
 
 
 @law(2, "register")
+def register_read_through_a_fence_shuts_older_writers_out(case: Case) -> None:
+    """Whoever reads with its fence has entered: nothing can be written behind its back, and the value stays."""
+    store = case.store()
+
+    def fence(token: int) -> Fence:
+        return Fence(case.namespace, "r", token)
+
+    for key, written in (("empty", None), ("full", Record("v", 10))):
+        if written is not None:
+            store.write(key, written.value, fence(written.token))
+        assert store.read(key, fence(20)) == written
+        with raises(StaleToken):
+            store.write(key, "late", fence(19))
+        with raises(StaleToken):
+            store.read(key, fence(19))
+        assert store.read(key) == written
+        store.write(key, "new", fence(20))
+        assert store.read(key, fence(20)) == Record("new", 20)
+
+
+@law(2, "register")
 def paused_holder_cannot_write_after_its_successor(case: Case) -> None:
     """The whole story: the lease runs out during a pause, another writes, and the late write is refused."""
     client, rival, store = case.client(), case.client(), case.store()

@@ -85,10 +85,10 @@ class Tap:
         self.store.watch(resource, seen, until)
         self._end("watch")
 
-    def read(self, key: str) -> Record | None:
+    def read(self, key: str, fence: Fence | None = None) -> Record | None:
         """See Store."""
         self._begin("read")
-        record = self.store.read(key)
+        record = self.store.read(key, fence)
         self._end("read")
         return record
 

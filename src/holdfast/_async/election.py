@@ -1,0 +1,174 @@
+"""The election: a lock that shows who has it, and that is taken again and again."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from math import inf
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+from ..core.claim import ResourceState, find
+from ..core.fence import Fence
+from ..core.names import check_value
+from ..core.timing import backoff
+from ..errors import LeaseLost, StoreUnavailable
+from ..observe.stream import logger
+from . import runtime
+from .lease import Lease
+from .lock import Lock
+
+if TYPE_CHECKING:
+    from .client import Client
+
+_LONGEST_PAUSE = 5.0  # between two tries of a candidate while the store does not answer
+
+
+class Leader(NamedTuple):
+    """Who leads, as others see it: a view, out of date as soon as it is read."""
+
+    value: str
+    owner: str
+    token: int
+
+
+class Term:
+    """The time in which this candidate leads. As the context of a `with` it ends quietly when it is lost."""
+
+    __slots__ = ("_lease",)
+
+    def __init__(self, lease: Lease) -> None:
+        self._lease = lease
+
+    @property
+    def resource(self) -> str:
+        """The name of the election."""
+        return self._lease.resource
+
+    @property
+    def token(self) -> int:
+        """The fencing token: larger than that of every earlier leader."""
+        return self._lease.token
+
+    @property
+    def fence(self) -> Fence:
+        """The proof for guards and headers."""
+        return self._lease.fence
+
+    @property
+    def lost(self) -> bool:
+        """Tell whether the term ended before it was resigned; compares the clock at every read."""
+        return self._lease.lost
+
+    @property
+    def remaining(self) -> float:
+        """Seconds until the term is lost unless it is renewed."""
+        return self._lease.remaining
+
+    def check(self) -> None:
+        """Return if this candidate leads.
+
+        Raises: LeaseLost if the term was lost; NotHeld if it was resigned or belongs to another process.
+        """
+        self._lease.check()
+
+    async def wait_lost(self, timeout: float | None = None) -> bool:
+        """Wait until the term is lost (True); False when it was resigned, or not lost within the timeout."""
+        return await self._lease.wait_lost(timeout)
+
+    async def resign(self) -> None:
+        """End the term now: the next candidate leads at once, without waiting for the ttl. Twice does nothing."""
+        try:
+            await self._lease.release()
+        except LeaseLost:
+            pass  # it is over: that was wanted
+
+    async def __aenter__(self) -> Self:
+        await self._lease.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        try:
+            await self._lease.__aexit__(kind, error, trace)
+        except LeaseLost:
+            return True  # the body returned, or was cancelled for it
+        return isinstance(error, LeaseLost) and (error.resource, error.token) == (self.resource, self.token)
+
+    def __repr__(self) -> str:
+        return f"<Term of {self.resource!r} token={self.token} {self._lease.state}>"
+
+
+class Election:
+    """Candidates for one office: whoever holds the lock of this name leads, and `value` is shown to all."""
+
+    def __init__(
+        self,
+        client: Client,
+        resource: str,
+        *,
+        value: str | None = None,
+        ttl: float = 30.0,
+        owner: str | None = None,
+        on_lost: Callable[[Lease], Any] | None = None,
+    ) -> None:
+        self._client = client
+        self.value = None if value is None else check_value(value, "value")
+        self._options: dict[str, Any] = {"ttl": ttl, "owner": owner, "on_lost": on_lost}
+        self.resource = Lock(client, resource, **self._options).resource  # checks everything now
+
+    def lead(self, timeout: float | None = None) -> Lock:
+        """Describe one term as a lock: `with election.lead(timeout=5) as lease`. Its loss raises LeaseLost."""
+        return Lock(self._client, self.resource, timeout=timeout, value=self.value, **self._options)
+
+    async def terms(self) -> AsyncIterator[Term]:
+        """Campaign for ever: yields a term whenever this candidate leads.
+
+        A term ends when it is lost, when it is resigned, or when the loop comes back for the next. A store that does
+        not answer only delays the next term. What ends the loop is you (`break`), or an error that no waiting mends.
+        """
+        lock = self.lead()
+        failures = 0
+        while True:
+            try:
+                lease = await lock._take(None)
+            except StoreUnavailable as error:
+                logger.warning("the campaign for %r goes on, the store does not answer: %s", self.resource, error)
+                clock = self._client._clock
+                await runtime.sleep(clock, clock.now() + backoff(failures, most=_LONGEST_PAUSE))
+                failures += 1
+                continue
+            failures = 0
+            term = Term(lease)
+            try:
+                yield term
+            finally:
+                await term.resign()
+
+    async def leader(self) -> Leader | None:
+        """Return who leads, or None. A view for people: to act on it, lead yourself and use the fence."""
+        state = find(await self._client.inspect(self.resource), self.resource)
+        return self._shown(state)
+
+    async def observe(self) -> AsyncIterator[Leader | None]:
+        """Yield who leads, now and after every change; None while nobody does. Quick changes may be skipped.
+
+        Raises: StoreUnavailable when the store does not answer; observe again when it may.
+        """
+        first, last = True, None
+        while True:
+            self._client._check_open()
+            state = find(await self._client.inspect(self.resource), self.resource)
+            leader = self._shown(state)
+            if first or leader != last:
+                first, last = False, leader
+                yield leader
+            await self._client._store.watch(self.resource, state, inf)
+
+    def _shown(self, state: ResourceState | None) -> Leader | None:
+        for claim in state.holders if state is not None else ():
+            return Leader(claim.owner if claim.value is None else claim.value, claim.owner, claim.token)
+        return None
+
+    def __repr__(self) -> str:
+        return f"<Election {self.resource!r}>"

@@ -1,0 +1,156 @@
+"""once: one result is recorded for a key, and whoever calls later gets it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, cast
+
+from ..core.keys import parse_template
+from ..core.names import check_flag, check_name, check_number
+from ..core.outcome import Outcome, outcome_of, read_outcome
+from ..core.timing import backoff
+from ..errors import LeaseLost, StaleToken, StoreUnavailable, Unsupported
+from ..observe.stream import logger
+from . import runtime
+from .lease import Lease
+from .lock import Lock, LockOptions
+from .wish import wants_lease
+
+if TYPE_CHECKING:
+    from .client import Client
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Once:
+    """Describes work that is done once for each key; decorates the function that does it."""
+
+    def __init__(
+        self,
+        client: Client,
+        template: str | None,
+        key: Callable[..., str] | None,
+        keep: float | None,
+        wait: bool,
+        **options: Unpack[LockOptions],
+    ) -> None:
+        if (template is None) is (key is None):
+            raise ValueError("once needs a template like 'invoice:{number}', or key=, and not both")
+        if key is not None and not callable(key):
+            raise ValueError(f"key is called with the arguments and returns the name; {key!r} cannot be called")
+        if not client.capabilities.register:
+            raise Unsupported(f"{client.capabilities.store} cannot record results: its capabilities lack `register`")
+        self._client = client
+        self._template = template
+        self._key = key
+        self._keep = None if keep is None else check_number(keep, "keep", least=1.0)
+        self._wait = check_flag(wait, "wait")
+        self._options = options
+        Lock(client, "once", **options)  # checks them now
+
+    def __call__(self, function: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+        """Decorate a function: it gets the lease as `lease`, if it has that keyword-only parameter.
+
+        Raises: TypeError for what cannot run under a lease; ValueError for a template that does not fit it.
+        """
+        runtime.check_function(function, f"once({self._template or self._key!r})")
+        name_of = self._namer(function)
+        pass_lease = wants_lease(function)
+
+        @functools.wraps(function)
+        async def once(*args: P.args, **kwargs: P.kwargs) -> T:
+            async def run(lease: Lease) -> T:
+                if pass_lease:
+                    kwargs["lease"] = lease
+                return await function(*args, **kwargs)
+
+            return cast(T, await self._run(check_name(name_of(*args, **kwargs)), run))
+
+        return once
+
+    def _namer(self, function: Callable[..., Any]) -> Callable[..., str]:
+        """Return what makes the name from the arguments of a call."""
+        if self._key is not None:
+            return self._key
+        signature = inspect.signature(function)
+        fixed = [
+            name
+            for name, parameter in signature.parameters.items()
+            if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) and name != "lease"
+        ]
+        template = parse_template(self._template, fixed)
+        if wants_lease(function):
+            # We pass it, the caller does not.
+            parameters = [p for p in signature.parameters.values() if p.name != "lease"]
+            signature = signature.replace(parameters=parameters)
+
+        def name_of(*args: Any, **kwargs: Any) -> str:
+            bound = signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            return template.fill(bound.arguments)
+
+        return name_of
+
+    async def _run(self, name: str, run: Callable[[Lease], Awaitable[Any]]) -> Any:
+        self._client._check_open()
+        store = self._client._store
+        record = await store.read(name)
+        if record is not None:
+            return read_outcome(record.value).result(name)
+        lock = Lock(self._client, name, **self._options)
+        lease = await lock._take(lock.timeout if self._wait else 0)
+        outcome: Outcome | None = None
+        try:
+            async with lease:
+                # Through the fence: nobody older can record a result from here on.
+                record = await store.read(name, lease.fence)
+                if record is not None:
+                    outcome = read_outcome(record.value)
+                else:
+                    outcome = await self._record(lease, outcome_of(await run(lease)))
+        except LeaseLost:
+            if outcome is None:
+                raise
+            # It was lost, but what is recorded is recorded: nobody newer had come.
+        return outcome.result(name)
+
+    async def _record(self, lease: Lease, outcome: Outcome) -> Outcome:
+        """Record the result; return what is recorded, which is another's if this run was overtaken.
+
+        Raises: LeaseLost if it was overtaken by a run that is not done yet; StoreUnavailable if it is unknown.
+        """
+        store, clock = self._client._store, self._client._clock
+        failures = 0
+        while True:
+            try:
+                await store.write(lease.resource, outcome.packed(), lease.fence, self._keep)
+                return outcome
+            except StaleToken as stale:
+                record = await store.read(lease.resource)
+                if record is None:
+                    raise LeaseLost(
+                        f"{lease.resource!r} was done, but its lease (token {lease.token}) was lost meanwhile and "
+                        "another does it again; call again for the result that is recorded",
+                        resource=lease.resource,
+                        owner=lease.owner,
+                        token=lease.token,
+                    ) from stale
+                logger.warning(
+                    "%r was done twice: token %d was paused past its lease, and the result of token %d is recorded",
+                    lease.resource,
+                    lease.token,
+                    record.token,
+                )
+                return read_outcome(record.value)
+            except StoreUnavailable:
+                # The work is done. Not to record it means to do it again: try as long as the lease keeps others away.
+                if lease.lost:
+                    raise
+                await runtime.sleep(clock, clock.now() + backoff(failures))
+                failures += 1
+
+    def __repr__(self) -> str:
+        return f"<Once {self._template or self._key!r}>"
