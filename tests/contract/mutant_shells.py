@@ -218,7 +218,7 @@ def takes_any_ttl(original: Any, asynchronous: bool) -> Any:
     return lambda ttl: 30.0
 
 
-@shell("lock", "check_timeout", "bad_names_and_numbers_are_refused", "bad_timeouts_of_calls_are_refused")
+@shell("wish", "check_timeout", "bad_names_and_numbers_are_refused", "bad_timeouts_of_calls_are_refused")
 def takes_any_timeout(original: Any, asynchronous: bool) -> Any:
     return lambda timeout: 1.0
 

@@ -310,11 +310,17 @@ class FencesWithOneNumber(_Fences):
 
 @room("register_forgets_its_value_and_not_its_fence")
 class ForgetsTheFence(Room):
-    def read(self, namespace: str, key: str, now: float) -> Any:
-        record = super().read(namespace, key, now)
+    def read(self, namespace: str, key: str, fence: Fence | None, now: float) -> Any:
+        record = super().read(namespace, key, fence, now)
         if record is None:
             self._registers.pop((namespace, key), None)
         return record
+
+
+@room("register_read_through_a_fence_shuts_older_writers_out")
+class ReadsPastTheFence(Room):
+    def read(self, namespace: str, key: str, fence: Fence | None, now: float) -> Any:
+        return super().read(namespace, key, None, now)
 
 
 @room("register_keeps_what_was_written")

@@ -79,7 +79,13 @@ def test_events_of_different_kinds_with_the_same_facts_differ() -> None:
     assert make(events.Lost) != make(events.Unreleased)
 
 
-LOGGED = {"AtRisk": logging.WARNING, "Lost": logging.ERROR, "Unreleased": logging.WARNING, "Dropped": logging.WARNING}
+LOGGED = {
+    "AtRisk": logging.WARNING,
+    "Dropped": logging.WARNING,
+    "Lost": logging.ERROR,
+    "PermitsDiffer": logging.WARNING,
+    "Unreleased": logging.WARNING,
+}
 
 
 @pytest.mark.parametrize("kind", KINDS)

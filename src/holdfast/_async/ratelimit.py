@@ -23,7 +23,8 @@ class RateLimit:
         can = client.capabilities
         if not (can.shared and can.detached):
             raise Unsupported(
-                f"{can.store} cannot count hits: that needs a store whose capabilities have `shared` and `detached`",
+                f"{can.store} cannot count hits, for that takes shared and detached claims; "
+                "use sqlite://, redis:// or etcd://",
                 resource=self.resource,
             )
 

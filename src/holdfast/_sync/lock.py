@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from .client import Client
 
 
+_ABLE = "use sqlite://, redis:// or etcd://"  # they can do what others refuse
+
+
 class LockOptions(TypedDict, total=False):
     """What every kind of lock takes; see `Client.lock`."""
 
@@ -92,13 +95,12 @@ class Lock(Wish[Lease]):
             )
         if self.detached and not can.detached:
             raise Unsupported(
-                f"{can.store} cannot keep a claim past its client, which renew=False and min_hold need; "
-                "use a store whose capabilities have `detached`",
+                f"{can.store} cannot keep a claim past its client, which renew=False and min_hold need; {_ABLE}",
                 resource=self.resource,
             )
         if self.weight < self.capacity and not can.shared:
             raise Unsupported(
-                f"{can.store} keeps exclusive claims only; use a store whose capabilities have `shared`",
+                f"{can.store} keeps exclusive claims only; {_ABLE}",
                 resource=self.resource,
             )
         if fair is None:
@@ -106,7 +108,7 @@ class Lock(Wish[Lease]):
         if check_flag(fair, "fair"):
             if not can.fair:
                 raise Unsupported(
-                    f"{can.store} cannot queue fairly; use a store whose capabilities have `fair`, or pass fair=False",
+                    f"{can.store} cannot queue fairly; {_ABLE}, or pass fair=False",
                     resource=self.resource,
                 )
         elif not can.unfair:
