@@ -36,6 +36,13 @@ class Builtin(NamedTuple):
 STORES: dict[str, Builtin] = {
     "memory": Builtin("stores.memory", "MemoryStore"),
     "sqlite": Builtin("stores.sqlite", "SQLiteStore"),
+    "redis": Builtin("stores.redis", "RedisStore", "redis"),
+    "rediss": Builtin("stores.redis", "RedisStore", "redis"),
+    "redis+sentinel": Builtin("stores.redis", "SentinelStore", "redis"),
+    "redis+cluster": Builtin("stores.redis", "ClusterStore", "redis"),
+    "redlock": Builtin("stores.redlock", "RedlockStore", "redis"),
+    "etcd": Builtin("stores.etcd", "EtcdStore", "etcd"),
+    "etcds": Builtin("stores.etcd", "EtcdStore", "etcd"),
 }
 
 
@@ -119,9 +126,10 @@ def check_promises(capabilities: Capabilities, require: str | None) -> None:
     """
     if require == "correctness" and not capabilities.keeps(FENCING_LAW):
         faults = ", ".join(fault.value for fault in capabilities.breaking(FENCING_LAW))
+        found = "".join(f"; {note}" for note in capabilities.notes)
         raise StoreError(
             f"require='correctness' needs a store that keeps law {FENCING_LAW} ({LAWS[FENCING_LAW]}); "
-            f"{capabilities.store} breaks it on: {faults}"
+            f"{capabilities.store} breaks it on: {faults}{found}"
         )
 
 

@@ -16,7 +16,9 @@ from tests.contract.mutants import Mutant
 MUTANTS: list[Mutant] = []
 
 
-def shell(module: str, target: str, *laws: str) -> Callable[[Callable[[Any, bool], Any]], Callable[[Any, bool], Any]]:
+def shell(
+    module: str, target: str, *laws: str, into: list[Mutant] = MUTANTS
+) -> Callable[[Callable[[Any, bool], Any]], Callable[[Any, bool], Any]]:
     """Make a mutant of the shell: the function is given the original and whether it has to be a coroutine function."""
 
     def register(make: Callable[[Any, bool], Any]) -> Callable[[Any, bool], Any]:
@@ -29,7 +31,7 @@ def shell(module: str, target: str, *laws: str) -> Callable[[Callable[[Any, bool
                 name = {"__aenter__": "__enter__"}.get(name, name)
             patch.setattr(holder, name, make(getattr(holder, name), flavour == "async"))
 
-        MUTANTS.append(Mutant(make.__name__, apply, laws))
+        into.append(Mutant(make.__name__, apply, laws))
         return make
 
     return register

@@ -60,6 +60,10 @@ class Bent(Room):
     "held_resource_is_refused_to_everybody_else",
     "readers_share_and_writers_do_not",
     "permits_are_counted",
+    "no_more_than_there_are_permits_are_inside",
+    "one_leads_at_a_time_and_all_see_who",
+    "rate_is_kept_in_any_window",
+    "concurrent_callers_get_one_result",
 )
 class GrantsWhatIsHeld(Room):
     def claim(self, *args: Any) -> Answer:
@@ -67,7 +71,12 @@ class GrantsWhatIsHeld(Room):
         return answer if isinstance(answer, Granted) else Granted(1, Asking(*args).claim.ttl)
 
 
-@room("readers_share_and_writers_do_not", "granted_weight_never_exceeds_capacity")
+@room(
+    "readers_share_and_writers_do_not",
+    "granted_weight_never_exceeds_capacity",
+    "readers_and_writers_are_served_in_order_of_arrival",
+    "node_of_a_tree_excludes_all_below_it",
+)
 class CountsHeads(Bent):
     """Every claim weighs one."""
 
@@ -96,6 +105,7 @@ class FoldsNames(Bent):
     "tokens_are_unique_among_contenders",
     "tokens_rise_across_client_restarts",
     "shared_tokens_rise_around_exclusive_ones",
+    "one_leads_at_a_time_and_all_see_who",
 )
 class ForgetsItsCounter(Bent):
     def bend(self, asking: Asking) -> Asking:
@@ -204,6 +214,9 @@ class KeepsDeadWaiters(Bent):
     "claim_that_arrives_after_its_withdrawal_is_a_ghost_that_ends",
     "detached_claims_outlive_their_client",
     "end_of_min_hold_reaches_who_waits",
+    "rate_is_kept_in_any_window",
+    "loss_ends_a_term_and_not_the_campaign",
+    "work_of_a_crashed_runner_is_done_again",
 )
 class NeverExpires(Bent):
     def bend(self, asking: Asking) -> Asking:
@@ -213,7 +226,12 @@ class NeverExpires(Bent):
         return super().release(namespace, resource, holder, 1e9 if keep else 0.0, now)
 
 
-@room("late_claim_does_not_overtake", "readers_do_not_starve_a_waiting_writer")
+@room(
+    "late_claim_does_not_overtake",
+    "readers_do_not_starve_a_waiting_writer",
+    "readers_and_writers_are_served_in_order_of_arrival",
+    "children_do_not_starve_their_parent",
+)
 class KnowsNoOrder(Bent):
     def bend(self, asking: Asking) -> Asking:
         return asking._replace(claim=asking.claim._replace(fair=False))
@@ -243,6 +261,7 @@ class KnowsNoUnfairness(Bent):
     "permit_given_back_wakes_one",
     "noticed_expiry_wakes_who_can_go",
     "wake_up_before_the_wait_is_not_missed",
+    "office_passes_on_when_its_leader_resigns",
 )
 class LosesWakeUps(Room):
     def _step(self, key: Key, step: Step) -> Step:
@@ -261,13 +280,17 @@ class WakesEverybody(Room):
         return super()._step(key, step._replace(wake=everybody if step.drop else step.wake))
 
 
-@room("watch_returns_when_the_holder_changes")
+@room("watch_returns_when_the_holder_changes", "observer_sees_every_change_of_the_leader")
 class TellsNoWatcher(Room):
     def watch(self, *args: Any) -> None:
         pass
 
 
-@room("loss_is_told_before_the_store_can_grant_to_another")
+@room(
+    "loss_is_told_before_the_store_can_grant_to_another",
+    "rate_is_kept_in_any_window",
+    "refused_hit_says_when_to_come_again",
+)
 class ExpiresEarly(Room):
     def claim(self, *args: Any) -> Answer:
         asking = Asking(*args)
@@ -296,7 +319,11 @@ class _Fences(Room):
         raise NotImplementedError
 
 
-@room("register_refuses_the_stale_writer", "paused_holder_cannot_write_after_its_successor")
+@room(
+    "register_refuses_the_stale_writer",
+    "paused_holder_cannot_write_after_its_successor",
+    "paused_run_cannot_overwrite_the_result",
+)
 class FencesNothing(_Fences):
     def seen(self, register: Any) -> Seen:
         return Seen()
@@ -333,3 +360,19 @@ class StripsValues(Room):
 class ShowsTheExpired(Room):
     def inspect(self, namespace: str, prefix: str, now: float) -> Any:
         return super().inspect(namespace, prefix.rstrip("%_*"), 0.0)
+
+
+@room("permits_may_change")
+class CountsByTheNumberOfTheFirst(Bent):
+    """Whoever comes later is judged by the capacity of who holds."""
+
+    def bend(self, asking: Asking) -> Asking:
+        held = [e.claim.capacity for e in self._queue((asking.namespace, asking.claim.resource)).entries if e.token]
+        return asking._replace(claim=asking.claim._replace(capacity=held[0] if held else asking.claim.capacity))
+
+
+@room("refused_hit_says_when_to_come_again")
+class SaysToComeTooEarly(Room):
+    def claim(self, *args: Any) -> Answer:
+        answer = super().claim(*args)
+        return answer if isinstance(answer, Granted) else answer._replace(retry_after=answer.retry_after - 0.2)

@@ -10,13 +10,13 @@ from holdfast.core.promises import LAWS
 from holdfast.errors import LockError
 from holdfast.testing import contract
 from holdfast.testing.contract import Law, Target
-from tests.contract import mutant_shells, mutant_stores
+from tests.contract import mutant_primitives, mutant_shells, mutant_stores
 from tests.contract.mutants import Mutant
 
 # What fails here fails in threads and finalizers, too.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-MUTANTS = [*mutant_stores.MUTANTS, *mutant_shells.MUTANTS]
+MUTANTS = [*mutant_stores.MUTANTS, *mutant_shells.MUTANTS, *mutant_primitives.MUTANTS]
 
 MEMORY = Target("memory://", driven=True)
 SQLITE = Target("sqlite://{folder}/locks.db", driven=True)
@@ -113,6 +113,12 @@ def test_law_notices_a_fault_of_another_process(name, flavour, monkeypatch, tmp_
 def test_every_law_has_a_control():
     numbers = {law.number for _, law in table()} | {law_named(name).number for name in IN_CHILDREN}
     assert numbers == set(LAWS)
+
+
+def test_every_law_of_a_primitive_has_a_control():
+    themes = ("shares", "several", "election", "once")
+    names = {law.name for law in contract.laws(MEMORY) if law.function.__module__.endswith(themes)}
+    assert names - {law.name for _, law in table()} == set()
 
 
 @pytest.mark.parametrize("flavour", ["sync", "async"])

@@ -32,7 +32,7 @@ class Block(NamedTuple):
 
 def pages() -> list[Path]:
     """Return every page that people read."""
-    return [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+    return [path for place in ("*.md", "docs/**/*.md", "examples/*.md") for path in sorted(ROOT.glob(place))]
 
 
 def blocks(page: Path) -> Iterator[Block]:

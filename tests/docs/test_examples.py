@@ -24,8 +24,8 @@ def with_blocks(*kinds: str) -> list[Path]:
     return [page for page in PAGES if any(block.kind in kinds for block in pages.python_blocks(page))]
 
 
-def run(folder: Path, *arguments: str) -> None:
-    """Run Python in the folder, with nothing of the user's own in reach."""
+def run(folder: Path, *arguments: str) -> str:
+    """Run Python in the folder, with nothing of the user's own in reach; return what it prints."""
     paths = [str(pages.ROOT), str(pages.ROOT / "src"), os.environ.get("PYTHONPATH", "")]
     environment = {
         **os.environ,
@@ -41,6 +41,7 @@ def run(folder: Path, *arguments: str) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "ResourceWarning" not in done.stderr, done.stderr  # raised in a destructor, it ends nothing
+    return done.stdout
 
 
 @pytest.mark.parametrize("page", with_blocks(""), ids=named)

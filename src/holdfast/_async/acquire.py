@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import inf
 
+from .. import _registry
 from .._clock import Clock
 from ..core import events
 from ..core.claim import MAX, Claim, Granted, Waiting
@@ -22,10 +23,20 @@ _OUTAGE = 3
 class Site:
     """Where acquires take place: what they need of their client."""
 
-    __slots__ = ("clock", "closing", "differing", "io_timeout", "keeper", "namespace", "store", "stream", "under_way")
+    __slots__ = (
+        *("clock", "closing", "differing", "io_timeout", "keeper", "namespace", "require", "store", "stream"),
+        *("under_way", "vouched"),
+    )
 
     def __init__(
-        self, store: Store, keeper: Keeper, clock: Clock, stream: Stream, namespace: str, io_timeout: float
+        self,
+        store: Store,
+        keeper: Keeper,
+        clock: Clock,
+        stream: Stream,
+        namespace: str,
+        io_timeout: float,
+        require: str | None = None,
     ) -> None:
         self.store = store
         self.keeper = keeper
@@ -33,6 +44,8 @@ class Site:
         self.stream = stream
         self.namespace = namespace
         self.io_timeout = io_timeout
+        self.require = require
+        self.vouched = store.capabilities  # the promises that were last held against what is required
         self.closing = False
         self.under_way: set[str] = set()  # holders whose acquires close() has to wait for
         self.differing: set[tuple[str, int, int]] = set()  # permits that differ from those of others, told once
@@ -59,6 +72,9 @@ async def acquire(
                 if isinstance(answer, Granted):
                     token, left = answer
                     deadline = local_deadline(asked, ttl, left)
+                    if store.capabilities is not site.vouched:  # it has learned more about its server since
+                        _registry.check_promises(store.capabilities, site.require)
+                        site.vouched = store.capabilities
                     if now() < deadline and not site.closing:
                         if site.stream.observers:
                             _emit(site, events.Acquired, claim, token=token, waited=now() - started, ttl=ttl)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from math import inf
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -121,7 +121,7 @@ class Election:
         """Describe one term as a lock: `with election.lead(timeout=5) as lease`. Its loss raises LeaseLost."""
         return Lock(self._client, self.resource, timeout=timeout, value=self.value, **self._options)
 
-    async def terms(self) -> AsyncIterator[Term]:
+    async def terms(self) -> AsyncGenerator[Term, None]:
         """Campaign for ever: yields a term whenever this candidate leads.
 
         A term ends when it is lost, when it is resigned, or when the loop comes back for the next. A store that does
@@ -150,7 +150,7 @@ class Election:
         state = find(await self._client.inspect(self.resource), self.resource)
         return self._shown(state)
 
-    async def observe(self) -> AsyncIterator[Leader | None]:
+    async def observe(self) -> AsyncGenerator[Leader | None, None]:
         """Yield who leads, now and after every change; None while nobody does. Quick changes may be skipped.
 
         Raises: StoreUnavailable when the store does not answer; observe again when it may.

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable
 from math import inf
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from .. import _registry
 from .._clock import Clock, SystemClock
@@ -204,7 +204,7 @@ class Client:
         finally:
             self._store.close()
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> Self:
         self._check_open()
         return self
 
@@ -287,7 +287,9 @@ class Client:
         self._store = factory(self.url, namespace=self.namespace, io_timeout=self._io_timeout, clock=self._clock)
         self._keeper = Keeper(self._store, self._clock, self._stream, self.namespace, self._held)
         _registry.remember_keeper(self._keeper)
-        self._site = Site(self._store, self._keeper, self._clock, self._stream, self.namespace, self._io_timeout)
+        self._site = Site(
+            self._store, self._keeper, self._clock, self._stream, self.namespace, self._io_timeout, self._require
+        )
 
     def _check_open(self) -> None:
         if self.closed:

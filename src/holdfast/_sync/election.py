@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from math import inf
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -122,7 +122,7 @@ class Election:
         """Describe one term as a lock: `with election.lead(timeout=5) as lease`. Its loss raises LeaseLost."""
         return Lock(self._client, self.resource, timeout=timeout, value=self.value, **self._options)
 
-    def terms(self) -> Iterator[Term]:
+    def terms(self) -> Generator[Term, None, None]:
         """Campaign for ever: yields a term whenever this candidate leads.
 
         A term ends when it is lost, when it is resigned, or when the loop comes back for the next. A store that does
@@ -151,7 +151,7 @@ class Election:
         state = find(self._client.inspect(self.resource), self.resource)
         return self._shown(state)
 
-    def observe(self) -> Iterator[Leader | None]:
+    def observe(self) -> Generator[Leader | None, None, None]:
         """Yield who leads, now and after every change; None while nobody does. Quick changes may be skipped.
 
         Raises: StoreUnavailable when the store does not answer; observe again when it may.

@@ -65,14 +65,15 @@ class Leases(Mapping[str, Lease]):
 
         Raises: LeaseLost if one was lost; the others are given back nevertheless.
         """
-        lost: LeaseLost | None = None
+        trouble: BaseException | None = None
         for lease in reversed(self._leases.values()):
             try:
                 lease.release()
-            except LeaseLost as error:
-                lost = lost or error
-        if lost is not None:
-            raise lost
+            except BaseException as error:  # a cancellation or Ctrl-C, too: what is skipped stays taken until its ttl
+                if trouble is None or isinstance(trouble, LeaseLost):
+                    trouble = error
+        if trouble is not None:
+            raise trouble
 
     def __enter__(self) -> Self:
         if self._body is not None:

@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, cast
 
+from ..core.claim import Record
 from ..core.keys import parse_template
 from ..core.names import check_flag, check_name, check_number
 from ..core.outcome import Outcome, outcome_of, read_outcome
@@ -77,16 +78,15 @@ class Once:
         if self._key is not None:
             return self._key
         signature = inspect.signature(function)
+        if wants_lease(function):  # we pass it, the caller does not
+            parameters = [p for p in signature.parameters.values() if p.name != "lease"]
+            signature = signature.replace(parameters=parameters)
         fixed = [
             name
             for name, parameter in signature.parameters.items()
-            if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) and name != "lease"
+            if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
         ]
         template = parse_template(self._template, fixed)
-        if wants_lease(function):
-            # We pass it, the caller does not.
-            parameters = [p for p in signature.parameters.values() if p.name != "lease"]
-            signature = signature.replace(parameters=parameters)
 
         def name_of(*args: Any, **kwargs: Any) -> str:
             bound = signature.bind(*args, **kwargs)
@@ -106,8 +106,7 @@ class Once:
         outcome: Outcome | None = None
         try:
             with lease:
-                # Through the fence: nobody older can record a result from here on.
-                record = store.read(name, lease.fence)
+                record = self._enter(lease)
                 if record is not None:
                     outcome = read_outcome(record.value)
                 else:
@@ -117,6 +116,16 @@ class Once:
                 raise
             # It was lost, but what is recorded is recorded: nobody newer had come.
         return outcome.result(name)
+
+    def _enter(self, lease: Lease) -> Record | None:
+        """Read what is recorded, through the fence: nobody older can record a result from here on.
+
+        Raises: LeaseLost if a newer run has begun and is not done yet.
+        """
+        try:
+            return self._client._store.read(lease.resource, lease.fence)
+        except StaleToken as stale:
+            return self._newer(lease, "was not begun", stale)
 
     def _record(self, lease: Lease, outcome: Outcome) -> Outcome:
         """Record the result; return what is recorded, which is another's if this run was overtaken.
@@ -130,15 +139,7 @@ class Once:
                 store.write(lease.resource, outcome.packed(), lease.fence, self._keep)
                 return outcome
             except StaleToken as stale:
-                record = store.read(lease.resource)
-                if record is None:
-                    raise LeaseLost(
-                        f"{lease.resource!r} was done, but its lease (token {lease.token}) was lost meanwhile and "
-                        "another does it again; call again for the result that is recorded",
-                        resource=lease.resource,
-                        owner=lease.owner,
-                        token=lease.token,
-                    ) from stale
+                record = self._newer(lease, "was done in vain", stale)
                 logger.warning(
                     "%r was done twice: token %d was paused past its lease, and the result of token %d is recorded",
                     lease.resource,
@@ -152,6 +153,22 @@ class Once:
                     raise
                 runtime.sleep(clock, clock.now() + backoff(failures))
                 failures += 1
+
+    def _newer(self, lease: Lease, fact: str, stale: StaleToken) -> Record:
+        """Return what a newer run has recorded.
+
+        Raises: LeaseLost if it is not done yet.
+        """
+        record = self._client._store.read(lease.resource)
+        if record is not None:
+            return record
+        raise LeaseLost(
+            f"{lease.resource!r} {fact}: its lease (token {lease.token}) was lost meanwhile, and another does it; "
+            "call again for the result that is recorded",
+            resource=lease.resource,
+            owner=lease.owner,
+            token=lease.token,
+        ) from stale
 
     def __repr__(self) -> str:
         return f"<Once {self._template or self._key!r}>"

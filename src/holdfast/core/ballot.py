@@ -66,26 +66,31 @@ def swept(node: Node, now: int) -> Node:
 def vote(
     node: Node, holder: str, ballot: int, ttl: int, now: int, *, owner: str = "", life: int = 0
 ) -> tuple[Node, Vote]:
-    """Decide on a proposal. With a waiting life, whoever finds the resource taken gets a place in line."""
+    """Decide on a proposal. With a waiting life, whoever is refused gets a place in line."""
     node = swept(node, now)
-    if node.ballot and node.holder != holder:
+    kind = _kind(node, holder, ballot, now)
+    if kind is not GRANTED:
         if life:
             node = node._replace(line=_placed(node.line, holder, now + life))
         ahead = next((n for n, place in enumerate(node.line) if place[0] == holder), len(node.line))
-        left = node.expires - now
-        return node, Vote(TAKEN, node.counter, node.ballot, left, now, ahead + 1, node.owner)
+        left = node.expires - now if node.ballot else 0
+        return node, Vote(kind, node.counter, node.ballot, left, now, ahead + 1, node.owner)
+    if node.ballot != ballot:
+        # Free, or held by the same holder with a lower ballot of an earlier round, which this one replaces.
+        node = Node(ballot, holder, ballot, now + ttl, owner, _without(node.line, holder))
+    return node, Vote(GRANTED, node.counter, ballot, node.expires - now, now)
+
+
+def _kind(node: Node, holder: str, ballot: int, now: int) -> Kind:
+    if node.ballot and node.holder != holder:
+        return TAKEN
     if node.ballot == ballot:  # sent twice: the first answer stands, and its time runs on
-        return node, Vote(GRANTED, node.counter, ballot, node.expires - now, now)
+        return GRANTED
     if ballot > now + WINDOW:
-        return node, Vote(AHEAD, node.counter, clock=now)
+        return AHEAD
     if not node.counter and ballot < now - WINDOW:
-        return node, Vote(BEHIND, clock=now)
-    if ballot <= node.counter:
-        return node, Vote(LOW, node.counter, clock=now)
-    # Free, or held by the same holder with a lower ballot of an earlier round, which this one replaces.
-    return Node(ballot, holder, ballot, now + ttl, owner, _without(node.line, holder)), Vote(
-        GRANTED, ballot, ballot, ttl, now
-    )
+        return BEHIND
+    return LOW if ballot <= node.counter else GRANTED
 
 
 def left_by(node: Node, holder: str, ballot: int, now: int, stay: int = 0) -> tuple[Node, bool, str]:
@@ -190,19 +195,13 @@ def judge(ballot: int, votes: Votes) -> Verdict:
         return Elected(ballot, lasting[needed - 1] / SECOND)
     if len(answers) < needed:
         return Silent(len(answers))
-    winnable = len(granted) + sum(vote.kind is LOW for vote in answers)
+    winnable = sum(vote.kind in (GRANTED, LOW) for vote in answers)
     if winnable >= needed:
         return Higher()
     taken = [vote for vote in answers if vote.kind is TAKEN]
     if not taken:
         return Skewed(_skew(ballot, answers))
     return _blocked(taken, needed, winnable)
-
-
-def settled(ballot: int, votes: Votes) -> bool:
-    """Tell whether no further answer can change that the round is won."""
-    won = sum(vote is not None and vote.kind is GRANTED and vote.ballot == ballot for vote in votes)
-    return won >= majority(len(votes))
 
 
 def _blocked(taken: list[Vote], needed: int, winnable: int) -> Waiting | Contended:

@@ -1,4 +1,4 @@
-"""Keys made from a template and the arguments of a call: no two calls with different arguments share one."""
+"""Keys made from a template and the arguments of a call: different arguments of the same types never share one."""
 
 from __future__ import annotations
 
@@ -43,24 +43,28 @@ def parse_template(text: object, names: Collection[str]) -> Template:
     except ValueError as error:
         raise ValueError(f"the template {text!r} cannot be parsed: {error}; write {{{{ for a brace") from None
     parts: list[tuple[str, str | None]] = []
-    for literal, name, spec, conversion in found:
-        if name is not None:
-            if not name.isidentifier() or spec or conversion:
-                raise ValueError(f"the template {text!r} may have plain {{names}} only, not {{{name}}} with more to it")
-            if name not in names:
-                known = ", ".join(names) or "none"
-                raise ValueError(f"the template {text!r} names {name!r}, which is no parameter; there are: {known}")
-            if parts and not any(c not in _PLAIN and not (c.isascii() and c.isalnum()) for c in literal):
-                raise ValueError(
-                    f"the template {text!r} has nothing before {{{name}}} that cannot be part of a value; "
-                    "put a ':' or a '/' between two names"
-                )
+    literal = ""  # all of it since the last name: an escaped brace comes as a part of its own
+    for text_before, name, spec, conversion in found:
+        literal += text_before
+        if name is None:
+            continue
+        if not name.isidentifier() or spec or conversion:
+            raise ValueError(f"the template {text!r} may have plain {{names}} only, not {{{name}}} with more to it")
+        if name not in names:
+            known = ", ".join(names) or "none"
+            raise ValueError(f"the template {text!r} names {name!r}, which is no parameter; there are: {known}")
+        if parts and all(c in _PLAIN or (c.isascii() and c.isalnum()) for c in literal):
+            raise ValueError(
+                f"the template {text!r} has nothing before {{{name}}} that cannot be part of a value; "
+                "put a ':' or a '/' between two names"
+            )
         parts.append((literal, name))
-    return Template(text, tuple(parts))
+        literal = ""
+    return Template(text, (*parts, (literal, None)))
 
 
 def _text(name: str, value: object) -> str:
-    if isinstance(value, Enum):
+    if isinstance(value, Enum) and value.name is not None:  # an empty flag has no name
         return value.name
     if isinstance(value, str | int | UUID):
         return str(value)

@@ -38,5 +38,5 @@ def outcome_of(result: object) -> Outcome:
     """Serialise a result."""
     try:
         return Outcome(json.dumps(result, allow_nan=False))
-    except (TypeError, ValueError, RecursionError) as error:
+    except Exception as error:  # of any kind: the work is done, and not to record that means to do it again
         return Outcome("", str(error))

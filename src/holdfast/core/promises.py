@@ -65,6 +65,7 @@ class Capabilities(NamedTuple):
     min_ttl: float = 0.0
     max_ttl: float = inf
     waiting_life: float = 6.0
+    lag: float = 0.0  # how long after its end a claim may still be there, until the store has noticed
     notes: tuple[str, ...] = ()  # what was found in this deployment that breaks laws, and what to set
 
     def keeps(self, law: int) -> bool:

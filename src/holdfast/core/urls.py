@@ -6,6 +6,11 @@ from collections.abc import Mapping
 from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+# Schemes whose hosts are independent servers, each with a login of its own before its name.
+_LOGIN_PER_HOST = ("redlock",)
+
+Login = tuple[str | None, str | None]  # user name and password
+
 
 class StoreURL(NamedTuple):
     """A parsed address. Its str and repr hide the password."""
@@ -17,16 +22,18 @@ class StoreURL(NamedTuple):
     password: str | None = None
     options: Mapping[str, str] = {}
     embedded: bool = False  # nobody chose it: the file of this user, made with its directory
+    logins: tuple[Login, ...] = ()  # one for each host, where they differ
 
     def __repr__(self) -> str:
         return f"<StoreURL {self}>"
 
     def __str__(self) -> str:
-        login = ""
-        if self.username is not None or self.password is not None:
-            login = (self.username or "") + (":***" if self.password is not None else "") + "@"
+        login = _shown((self.username, self.password))
         names = ((f"[{host}]" if ":" in host else host, port) for host, port in self.hosts)
-        hosts = ",".join(name if port is None else f"{name}:{port}" for name, port in names)
+        places = [name if port is None else f"{name}:{port}" for name, port in names]
+        if self.logins:
+            places = [_shown(login) + place for login, place in zip(self.logins, places, strict=True)]
+        hosts = ",".join(places)
         slashes = "//" if hosts or self.path.startswith("/") or not self.path else ""
         return f"{self.scheme}:{slashes}{login}{hosts}{self.path}"
 
@@ -66,16 +73,35 @@ def parse_url(url: object) -> StoreURL:
         )
     if parts.fragment:
         raise ValueError(f"the {scheme}:// URL has a '#'; write it as %23 in a path or a password")
-    login, _, places = parts.netloc.rpartition("@")
-    name, has_password, password = login.partition(":")
+    if scheme.lower() in _LOGIN_PER_HOST:
+        each = [place.rpartition("@") for place in parts.netloc.split(",")]
+        login, places = "", ",".join(place for _, _, place in each)
+        logins = tuple(_login(text) for text, _, _ in each) if any(text for text, _, _ in each) else ()
+    else:
+        login, _, places = parts.netloc.rpartition("@")
+        logins = ()
+    username, password = _login(login)
     return StoreURL(
         scheme=scheme.lower(),
         hosts=tuple(_host(scheme, n, place) for n, place in enumerate(places.split(","), 1)) if places else (),
         path=unquote(parts.path),
-        username=unquote(name) if name else None,
-        password=unquote(password) if has_password else None,
+        username=username,
+        password=password,
         options=options,
+        logins=logins,
     )
+
+
+def _login(text: str) -> Login:
+    name, has_password, password = text.partition(":")
+    return unquote(name) if name else None, unquote(password) if has_password else None
+
+
+def _shown(login: Login) -> str:
+    name, password = login
+    if name is None and password is None:
+        return ""
+    return (name or "") + (":***" if password is not None else "") + "@"
 
 
 def _host(scheme: str, number: int, place: str) -> tuple[str, int | None]:

@@ -42,6 +42,10 @@ _THEMES = (
     "registers",
     "views",
     "processes",
+    "shares",
+    "several",
+    "election",
+    "once",
 )
 
 

@@ -7,9 +7,10 @@ import pytest
 from holdfast._async.client import Client
 from holdfast._async.lease import Lease
 from holdfast._async.lock import Lock
+from holdfast.core.events import Event, PermitsDiffer
 from holdfast.errors import AcquireTimeout, Deadlock, Unsupported
 from holdfast.testing.clock import ManualClock
-from tests.shell._async.runtime import spawn
+from tests.shell._async.runtime import eventually, spawn
 
 
 async def take(lock: Lock) -> Lease:
@@ -69,3 +70,33 @@ async def test_permits_are_a_whole_number(url: str, permits: object) -> None:
     async with Client(url) as locks:
         with pytest.raises(ValueError, match="permits must be an int from 1 to 1000000"):
             locks.semaphore("gpu", permits=permits)  # type: ignore[arg-type]
+
+
+async def differing(url: str, clock: ManualClock, ours: int, theirs: int) -> list[PermitsDiffer]:
+    """Ask three times, in vain, for one of `ours` while another holds all of `theirs`; return what was told of it."""
+    seen: list[Event] = []
+    async with (
+        Client(url, clock=clock, owner="other") as other,
+        Client(url, clock=clock, observers=[seen.append]) as locks,
+    ):
+        leases = [await other.semaphore("gpu", permits=theirs, ttl=1000).acquire() for _ in range(theirs)]
+        for _ in range(3):
+            call = spawn(locks.semaphore("gpu", permits=ours, ttl=1000).try_acquire, 1)
+            await eventually(lambda call=call: call.done, lambda: clock.advance(0.1))  # type: ignore[misc]
+            assert await call.join() is None
+        for lease in leases:
+            await lease.release()
+    return [event for event in seen if isinstance(event, PermitsDiffer)]
+
+
+async def test_differing_numbers_are_told_once_a_client(
+    url: str, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    (event,) = await differing(url, clock, 2, 3)
+    assert (event.resource, event.permits, event.others, event.other) == ("gpu", 2, 3, "other")
+    assert "'gpu' is asked for with 2 permits here and 3 by other" in caplog.text
+
+
+async def test_equal_numbers_are_not_told(url: str, clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
+    assert await differing(url, clock, 2, 2) == []
+    assert "permits" not in caplog.text

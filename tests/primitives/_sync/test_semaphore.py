@@ -8,9 +8,10 @@ import pytest
 from holdfast._sync.client import Client
 from holdfast._sync.lease import Lease
 from holdfast._sync.lock import Lock
+from holdfast.core.events import Event, PermitsDiffer
 from holdfast.errors import AcquireTimeout, Deadlock, Unsupported
 from holdfast.testing.clock import ManualClock
-from tests.shell._sync.runtime import spawn
+from tests.shell._sync.runtime import eventually, spawn
 
 
 def take(lock: Lock) -> Lease:
@@ -70,3 +71,33 @@ def test_permits_are_a_whole_number(url: str, permits: object) -> None:
     with Client(url) as locks:
         with pytest.raises(ValueError, match="permits must be an int from 1 to 1000000"):
             locks.semaphore("gpu", permits=permits)  # type: ignore[arg-type]
+
+
+def differing(url: str, clock: ManualClock, ours: int, theirs: int) -> list[PermitsDiffer]:
+    """Ask three times, in vain, for one of `ours` while another holds all of `theirs`; return what was told of it."""
+    seen: list[Event] = []
+    with (
+        Client(url, clock=clock, owner="other") as other,
+        Client(url, clock=clock, observers=[seen.append]) as locks,
+    ):
+        leases = [other.semaphore("gpu", permits=theirs, ttl=1000).acquire() for _ in range(theirs)]
+        for _ in range(3):
+            call = spawn(locks.semaphore("gpu", permits=ours, ttl=1000).try_acquire, 1)
+            eventually(lambda call=call: call.done, lambda: clock.advance(0.1))  # type: ignore[misc]
+            assert call.join() is None
+        for lease in leases:
+            lease.release()
+    return [event for event in seen if isinstance(event, PermitsDiffer)]
+
+
+def test_differing_numbers_are_told_once_a_client(
+    url: str, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    (event,) = differing(url, clock, 2, 3)
+    assert (event.resource, event.permits, event.others, event.other) == ("gpu", 2, 3, "other")
+    assert "'gpu' is asked for with 2 permits here and 3 by other" in caplog.text
+
+
+def test_equal_numbers_are_not_told(url: str, clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
+    assert differing(url, clock, 2, 2) == []
+    assert "permits" not in caplog.text

@@ -170,7 +170,7 @@ async def crashed_waiter_is_forgotten_after_its_waiting_life(case: Case) -> None
     await store.claim(case.claim(ttl=100))
     await store.claim(case.claim())
     assert len(await case.waiters()) == 1
-    await case.advance(case.capabilities.waiting_life + 0.1)
+    await case.advance(case.capabilities.waiting_life + case.past)
     await case.waiting(0)
 
 
@@ -183,5 +183,5 @@ async def claim_that_arrives_after_its_withdrawal_is_a_ghost_that_ends(case: Cas
     await store.claim(late)
     assert await store.release("r", later.holder) is False
     await store.claim(later)
-    await case.advance(max(case.ttl, case.capabilities.waiting_life) + 0.1)
+    await case.advance(max(case.ttl, case.capabilities.waiting_life) + case.past)
     assert isinstance(await store.claim(case.claim()), Granted)

@@ -45,7 +45,7 @@ async def renewal_never_brings_back_what_has_ended(case: Case) -> None:
     for claim in (expired, released, alive):
         await store.claim(claim)
     await store.release("r2", released.holder)
-    await case.advance(case.ttl + 0.1)
+    await case.advance(case.ttl + case.past)
     answers = await store.renew([expired, alive, released])
     assert answers[0] == LOST
     assert isinstance(answers[1], Renewed)
@@ -59,7 +59,7 @@ async def releasing_a_lost_lease_raises_and_touches_nobody(case: Case) -> None:
     client, store = await case.client(), await case.store()
     lease = await client.lock("r", ttl=case.ttl).acquire()
     await client.orphan()
-    await case.advance(case.ttl + 0.1)
+    await case.advance(case.ttl + case.past)
     successor = case.claim(ttl=10 * case.ttl)
     assert isinstance(await store.claim(successor), Granted)
     with raises(LeaseLost) as caught:

@@ -65,7 +65,7 @@ async def register_forgets_its_value_and_not_its_fence(case: Case) -> None:
     await store.write("k", "v", Fence(case.namespace, "r", 20), 1.0)
     await store.write("stays", "v", Fence(case.namespace, "r", 20), None)
     assert await store.read("k") == Record("v", 20)
-    await case.advance(1.1)
+    await case.advance(1.0 + case.past)
     assert await store.read("k") is None
     assert await store.read("stays") == Record("v", 20)
     with raises(StaleToken):
@@ -101,7 +101,7 @@ async def paused_holder_cannot_write_after_its_successor(case: Case) -> None:
     client, rival, store = await case.client(), await case.client(), await case.store()
     stale = await client.lock("r", ttl=case.ttl).acquire()
     await client.orphan()
-    await case.advance(case.ttl + 0.1)
+    await case.advance(case.ttl + case.past)
     async with rival.lock("r", ttl=60) as lease:
         await store.write("k", "successor", lease.fence)
     with raises(StaleToken):

@@ -43,7 +43,7 @@ async def inspect_lists_by_prefix(case: Case) -> None:
     await store.claim(freed)
     await store.release("gone", freed.holder)
     await store.claim(case.claim("expired", ttl=case.real_ttl))
-    await case.advance(case.real_ttl + 0.1)
+    await case.advance(case.real_ttl + case.past)
     assert [state.resource for state in await store.inspect()] == ["a%", "a*", "a_1", "ab", "b", "free"]
     for prefix in ("a%", "a_", "a*"):
         assert [state.resource[:2] for state in await store.inspect(prefix)] == [prefix]
@@ -79,7 +79,7 @@ async def watch_returns_when_the_holder_changes(case: Case) -> None:
         if change == "release":
             await store.release("r", lasting.holder)
         elif change == "expiry":
-            await case.advance(case.real_ttl + 0.1)
+            await case.advance(case.real_ttl + case.past)
         else:
             await store.claim(lasting if change == "grant" else short)
         await case.until(lambda: call.done)

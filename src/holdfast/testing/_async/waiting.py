@@ -36,7 +36,7 @@ async def dead_waiter_does_not_block_the_line(case: Case) -> None:
     call = case.spawn(client.lock("r", ttl=60).acquire)
     await case.waiting(2)
     await store.release("r", holder.holder)
-    await case.advance(case.capabilities.waiting_life + 0.1)
+    await case.advance(case.capabilities.waiting_life + case.past)
     await (await call.join()).release()
 
 
@@ -47,7 +47,7 @@ async def holder_that_runs_out_is_followed_without_any_wake_up(case: Case) -> No
     await store.claim(case.claim(ttl=case.real_ttl))
     call = case.spawn(client.lock("r", ttl=60).acquire)
     await eventually(lambda: client.tap.count("wait") > 0)
-    await case.advance(case.real_ttl + 0.1)
+    await case.advance(case.real_ttl + case.past)
     await call.join()
 
 

@@ -171,7 +171,7 @@ def crashed_waiter_is_forgotten_after_its_waiting_life(case: Case) -> None:
     store.claim(case.claim(ttl=100))
     store.claim(case.claim())
     assert len(case.waiters()) == 1
-    case.advance(case.capabilities.waiting_life + 0.1)
+    case.advance(case.capabilities.waiting_life + case.past)
     case.waiting(0)
 
 
@@ -184,5 +184,5 @@ def claim_that_arrives_after_its_withdrawal_is_a_ghost_that_ends(case: Case) -> 
     store.claim(late)
     assert store.release("r", later.holder) is False
     store.claim(later)
-    case.advance(max(case.ttl, case.capabilities.waiting_life) + 0.1)
+    case.advance(max(case.ttl, case.capabilities.waiting_life) + case.past)
     assert isinstance(store.claim(case.claim()), Granted)

@@ -46,7 +46,7 @@ def renewal_never_brings_back_what_has_ended(case: Case) -> None:
     for claim in (expired, released, alive):
         store.claim(claim)
     store.release("r2", released.holder)
-    case.advance(case.ttl + 0.1)
+    case.advance(case.ttl + case.past)
     answers = store.renew([expired, alive, released])
     assert answers[0] == LOST
     assert isinstance(answers[1], Renewed)
@@ -60,7 +60,7 @@ def releasing_a_lost_lease_raises_and_touches_nobody(case: Case) -> None:
     client, store = case.client(), case.store()
     lease = client.lock("r", ttl=case.ttl).acquire()
     client.orphan()
-    case.advance(case.ttl + 0.1)
+    case.advance(case.ttl + case.past)
     successor = case.claim(ttl=10 * case.ttl)
     assert isinstance(store.claim(successor), Granted)
     with raises(LeaseLost) as caught:

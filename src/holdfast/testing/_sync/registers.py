@@ -66,7 +66,7 @@ def register_forgets_its_value_and_not_its_fence(case: Case) -> None:
     store.write("k", "v", Fence(case.namespace, "r", 20), 1.0)
     store.write("stays", "v", Fence(case.namespace, "r", 20), None)
     assert store.read("k") == Record("v", 20)
-    case.advance(1.1)
+    case.advance(1.0 + case.past)
     assert store.read("k") is None
     assert store.read("stays") == Record("v", 20)
     with raises(StaleToken):
@@ -102,7 +102,7 @@ def paused_holder_cannot_write_after_its_successor(case: Case) -> None:
     client, rival, store = case.client(), case.client(), case.store()
     stale = client.lock("r", ttl=case.ttl).acquire()
     client.orphan()
-    case.advance(case.ttl + 0.1)
+    case.advance(case.ttl + case.past)
     with rival.lock("r", ttl=60) as lease:
         store.write("k", "successor", lease.fence)
     with raises(StaleToken):

@@ -60,7 +60,7 @@ def tokens_rise_after_an_expiry(case: Case) -> None:
     """Whoever takes over from a holder that ran out has the larger token."""
     store = case.store()
     first = store.claim(case.claim())
-    case.advance(case.ttl + 0.1)
+    case.advance(case.ttl + case.past)
     second = store.claim(case.claim())
     assert isinstance(first, Granted)
     assert isinstance(second, Granted)

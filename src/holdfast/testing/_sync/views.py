@@ -44,7 +44,7 @@ def inspect_lists_by_prefix(case: Case) -> None:
     store.claim(freed)
     store.release("gone", freed.holder)
     store.claim(case.claim("expired", ttl=case.real_ttl))
-    case.advance(case.real_ttl + 0.1)
+    case.advance(case.real_ttl + case.past)
     assert [state.resource for state in store.inspect()] == ["a%", "a*", "a_1", "ab", "b", "free"]
     for prefix in ("a%", "a_", "a*"):
         assert [state.resource[:2] for state in store.inspect(prefix)] == [prefix]
@@ -80,7 +80,7 @@ def watch_returns_when_the_holder_changes(case: Case) -> None:
         if change == "release":
             store.release("r", lasting.holder)
         elif change == "expiry":
-            case.advance(case.real_ttl + 0.1)
+            case.advance(case.real_ttl + case.past)
         else:
             store.claim(lasting if change == "grant" else short)
         case.until(lambda: call.done)

@@ -37,7 +37,7 @@ def dead_waiter_does_not_block_the_line(case: Case) -> None:
     call = case.spawn(client.lock("r", ttl=60).acquire)
     case.waiting(2)
     store.release("r", holder.holder)
-    case.advance(case.capabilities.waiting_life + 0.1)
+    case.advance(case.capabilities.waiting_life + case.past)
     call.join().release()
 
 
@@ -48,7 +48,7 @@ def holder_that_runs_out_is_followed_without_any_wake_up(case: Case) -> None:
     store.claim(case.claim(ttl=case.real_ttl))
     call = case.spawn(client.lock("r", ttl=60).acquire)
     eventually(lambda: client.tap.count("wait") > 0)
-    case.advance(case.real_ttl + 0.1)
+    case.advance(case.real_ttl + case.past)
     call.join()
 
 

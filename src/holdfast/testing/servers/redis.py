@@ -1,10 +1,20 @@
-"""Redis servers."""
+"""Redis servers: alone, with a password or TLS, watched by sentinels, or as a cluster."""
 
 from __future__ import annotations
 
 import socket
+import ssl
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
 
-from . import Server
+from . import Server, eventually, find, free_port
+
+_HOST = "127.0.0.1"
+_SLOTS = 16384
 
 
 class RedisServer(Server):
@@ -12,27 +22,235 @@ class RedisServer(Server):
 
     program = "redis-server"
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, *arguments: str, password: str | None = None, tls: bool = False) -> None:
         super().__init__()
         self.arguments = arguments
+        self.password = password
+        self.tls = tls
+        if tls:
+            _make_certificate(self.folder)
 
     @property
     def url(self) -> str:
         """Where clients connect."""
-        return f"redis://127.0.0.1:{self.port}"
+        login = "" if self.password is None else f":{self.password}@"
+        if self.tls:
+            return f"rediss://{login}{_HOST}:{self.port}?ca={self.folder / 'server.crt'}"
+        return f"redis://{login}{_HOST}:{self.port}"
 
     def command(self) -> list[str]:
         """See Server."""
+        ports = ["--port", "0", "--tls-port", str(self.port)] if self.tls else ["--port", str(self.port)]
+        certificate = (
+            ["--tls-cert-file", "server.crt", "--tls-key-file", "server.key", "--tls-auth-clients", "no"]
+            if self.tls
+            else []
+        )
+        password = [] if self.password is None else ["--requirepass", self.password]
         return [
-            self.executable, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder),
-            "--save", "", "--appendonly", "yes", "--appendfsync", "always", *self.arguments,
+            self.executable, *ports, "--bind", _HOST, "--dir", str(self.folder), "--save", "", "--appendonly", "yes",
+            "--appendfsync", "always", *certificate, *password, *self.arguments,
         ]  # fmt: skip
 
     def answers(self) -> bool:
         """See Server."""
         try:
-            with socket.create_connection(("127.0.0.1", self.port), timeout=1.0) as connection:
-                connection.sendall(b"PING\r\n")
-                return connection.recv(5).startswith((b"+PONG", b"-NOAU"))
+            with socket.create_connection((_HOST, self.port), timeout=1.0) as plain:
+                context = ssl.create_default_context()
+                context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+                with context.wrap_socket(plain) if self.tls else plain as connection:
+                    connection.sendall(b"PING\r\n")
+                    return connection.recv(5).startswith((b"+PONG", b"-NOAU"))
         except OSError:
             return False
+
+    def call(self, *command: str | int) -> Any:
+        """Ask it, past any store."""
+        from ..._redis.wire import Access, Endpoint
+        from ..._sync.stores.transport_redis import Connection
+
+        connection = Connection(Endpoint(_HOST, self.port), Access(None, self.password), 10.0)
+        try:
+            return connection.call(*command)
+        finally:
+            connection.close()
+
+    def info(self, section: str) -> dict[str, str]:
+        """Return what INFO says."""
+        lines = self.call("INFO", section).decode().splitlines()
+        return dict(line.split(":", 1) for line in lines if ":" in line)
+
+    def forget(self) -> None:
+        """Remove what it keeps; only while it is down."""
+        for path in (self.folder / "appendonlydir").glob("*"):
+            path.unlink()
+
+
+def _make_certificate(folder: Path) -> None:
+    """Make a certificate for loopback that is its own authority."""
+    subprocess.run(
+        [
+            find("openssl"), "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
+            "-addext", f"subjectAltName=IP:{_HOST},DNS:localhost", "-keyout", "server.key", "-out", "server.crt",
+        ],
+        cwd=folder,
+        check=True,
+        capture_output=True,
+    )  # fmt: skip
+
+
+class _Sentinel(RedisServer):
+    """One sentinel. It writes what it learns into its own configuration."""
+
+    def __init__(self, master: RedisServer, down_after: float) -> None:
+        super().__init__()
+        self.config = self.folder / "sentinel.conf"
+        self.config.write_text(
+            f"port {self.port}\nbind {_HOST}\ndir {self.folder}\n"
+            f"sentinel monitor master {_HOST} {master.port} 2\n"
+            f"sentinel down-after-milliseconds master {int(down_after * 1000)}\n"
+            "sentinel failover-timeout master 5000\n"
+        )
+
+    def command(self) -> list[str]:
+        """See Server."""
+        return [self.executable, str(self.config), "--sentinel"]
+
+
+class _Group:
+    """Several servers that serve together."""
+
+    def __init__(self, servers: list[RedisServer]) -> None:
+        self.servers = servers
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End them all."""
+        for server in self.servers:
+            server.close()
+
+    @contextmanager
+    def silence(self, *servers: RedisServer) -> Iterator[None]:
+        """Pause these (else all) inside the `with`."""
+        for server in servers or self.servers:
+            server.pause()
+        try:
+            yield
+        finally:
+            for server in servers or self.servers:
+                server.resume()
+
+
+class SentinelGroup(_Group):
+    """A master, a replica, and three sentinels that know the master by the name "master".
+
+    They fail over by themselves when the master is silent for `down_after` seconds.
+    """
+
+    def __init__(self, down_after: float = 60.0) -> None:
+        first = RedisServer().start()
+        second = RedisServer("--replicaof", _HOST, str(first.port), "--repl-diskless-sync-delay", "0").start()
+        self.data = [first, second]
+        eventually(lambda: second.info("replication").get("master_link_status") == "up", "the replica did not connect")
+        self.sentinels = [_Sentinel(first, down_after).start() for _ in range(3)]
+        super().__init__([*self.data, *self.sentinels])
+        eventually(self._complete, "the sentinels did not find each other", log=lambda: self.sentinels[0].log)
+
+    @property
+    def url(self) -> str:
+        """Where clients connect."""
+        return f"redis+sentinel://{','.join(f'{_HOST}:{sentinel.port}' for sentinel in self.sentinels)}/master"
+
+    @property
+    def master(self) -> RedisServer:
+        """The server that the sentinels name."""
+        port = int(self.sentinels[0].call("SENTINEL", "get-master-addr-by-name", "master")[1])
+        return next(server for server in self.data if server.port == port)
+
+    @property
+    def replica(self) -> RedisServer:
+        """The other one."""
+        return next(server for server in self.data if server is not self.master)
+
+    def failover(self) -> None:
+        """Let the sentinels make the replica the master; returns when both agree."""
+        old, new = self.master, self.replica
+        eventually(lambda: self._start_failover(new), "the sentinels refused to fail over", log=lambda: self._log)
+        eventually(lambda: self.settled(new, old), "the failover did not end", log=lambda: self._log)
+
+    def settled(self, master: RedisServer, replica: RedisServer) -> bool:
+        """Tell whether the sentinels and both servers agree on who is what."""
+        return (
+            all(sentinel_says(sentinel, "port") == str(master.port) for sentinel in self.sentinels)
+            and master.info("replication")["role"] == "master"
+            and replica.info("replication").get("master_link_status") == "up"
+            and all(sentinel_says(sentinel, "num-slaves") == "1" for sentinel in self.sentinels)
+        )
+
+    def _start_failover(self, new: RedisServer) -> bool:
+        from ..._redis.wire import ReplyError
+
+        try:
+            self.sentinels[0].call("SENTINEL", "FAILOVER", "master")
+        except ReplyError:  # one is under way, or it has not yet heard that the replica is well
+            return self.master is new
+        return True
+
+    def _complete(self) -> bool:
+        known = (("num-other-sentinels", "2"), ("num-slaves", "1"), ("flags", "master"))
+        return all(sentinel_says(sentinel, fact) == value for sentinel in self.sentinels for fact, value in known)
+
+    @property
+    def _log(self) -> str:
+        return self.sentinels[0].log
+
+
+def sentinel_says(sentinel: RedisServer, fact: str) -> str:
+    """Return a fact that a sentinel knows about the master."""
+    facts = sentinel.call("SENTINEL", "MASTER", "master")
+    return str(facts[facts.index(fact.encode()) + 1].decode())
+
+
+class RedisCluster(_Group):
+    """Three masters that share the slots."""
+
+    def __init__(self) -> None:
+        ports = [free_port() for _ in range(3)]
+        options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "60000", "--cluster-port")
+        super().__init__([RedisServer(*options, str(port)).start() for port in ports])
+        for number, (server, bus) in enumerate(zip(self.servers, ports, strict=True)):
+            first, last = number * _SLOTS // 3, (number + 1) * _SLOTS // 3 - 1
+            server.call("CLUSTER", "ADDSLOTSRANGE", first, last)
+            self.servers[0].call("CLUSTER", "MEET", _HOST, server.port, bus)
+        self.wait_ready()
+
+    @property
+    def url(self) -> str:
+        """Where clients connect: two of them are enough."""
+        return "redis+cluster://" + ",".join(f"{_HOST}:{server.port}" for server in self.servers[:2])
+
+    def wait_ready(self) -> None:
+        """Return when all slots are served, as everybody sees it."""
+        eventually(
+            lambda: (
+                all(b"cluster_state:ok" in server.call("CLUSTER", "INFO") for server in self.servers)
+                and all(len(server.call("CLUSTER", "SLOTS")) == 3 for server in self.servers)
+            ),
+            "the cluster did not come together",
+            log=lambda: self.servers[0].log,
+        )
+
+    def restart(self) -> None:
+        """Stop all and start them again."""
+        for server in self.servers:
+            server.stop()
+        for server in self.servers:
+            server.start()
+        self.wait_ready()

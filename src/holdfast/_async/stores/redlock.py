@@ -1,0 +1,330 @@
+"""redlock://: a ballot on a majority of independent Redis servers."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from collections.abc import Iterable, Sequence
+from time import monotonic
+
+from ..._clock import Clock
+from ..._redis.address import read_nodes
+from ..._redis.ballots import Row, merge, read_row, read_votes, write_value
+from ..._redis.config import SINGLE, Found, promises
+from ..._redis.replies import US, Names, new_channel
+from ..._redis.scripts import load
+from ..._redis.wire import Command, Endpoint, ReplyError
+from ...core.ballot import AHEAD, Contended, Elected, Higher, Silent, Skewed, Votes, backoff, judge, propose, verdict_of
+from ...core.claim import (
+    LOST,
+    Answer,
+    Claim,
+    Granted,
+    Record,
+    Renewal,
+    Renewed,
+    ResourceState,
+    Unknown,
+    Waiting,
+    changed,
+)
+from ...core.fence import Fence
+from ...core.promises import Capabilities
+from ...core.urls import StoreURL
+from ...errors import StoreError, Unsupported
+from ...observe.stream import logger
+from .. import runtime
+from .redlock_nodes import Nodes
+from .redlock_values import Registers
+from .transport_redis import Subscriber
+
+_CLAIM, _RELEASE = load("redlock_claim"), load("redlock_release")
+_RENEW, _LOOK = load("redlock_renew"), load("redlock_look")
+_ROUNDS = 3  # in one claim: higher ballots, or new tries where votes were split
+_PAGE = 500
+_POLL_LEAST, _POLL_MOST = 0.005, 0.25
+
+
+class _Mine:
+    """What this client knows of a claim of its own."""
+
+    __slots__ = ("ballot", "spent", "splits", "until")
+
+    def __init__(self) -> None:
+        self.ballot = 0  # the last one that was proposed
+        self.spent = True  # it was given back: the next round needs a higher one
+        self.splits = 0  # rounds in a row in which the votes were split
+        self.until = 0.0  # when no node can know of it any more
+
+
+class RedlockStore:
+    """Claims on a majority of nodes."""
+
+    capabilities: Capabilities = SINGLE._replace(store="redlock", fair=False, shared=False, detached=False)
+
+    def __init__(self, url: StoreURL, *, namespace: str, io_timeout: float, clock: Clock) -> None:
+        nodes, trusted = read_nodes(url)
+        self._names = Names(namespace, "holdfast.redlock")
+        self._clock = clock
+        self._base = self.capabilities
+        self._found: dict[Endpoint, Found] = {}
+        self._nodes = Nodes(nodes, trusted, io_timeout, self._learn, _RELEASE)
+        self._registers = Registers(self._nodes, self._names)
+        self._channel = new_channel(os.urandom(8).hex())
+        self._bells = Subscriber(self._channel, clock, self._nodes.timeout)
+        self._life = int(self.capabilities.waiting_life * US)
+        self._mine: dict[str, _Mine] = {}
+        self._crowd = 1000
+        self._mutex = threading.Lock()
+        self._stop = runtime.Signal()
+
+    async def ready(self) -> None:
+        """See Store."""
+        await self._nodes.look_at_all()
+
+    async def claim(self, claim: Claim, queue: bool = True) -> Answer:
+        """See Store."""
+        if claim.weight < claim.capacity or claim.detached:
+            raise Unsupported(
+                "redlock:// keeps exclusive claims that end with their holder; use redis:// or etcd:// for the others",
+                resource=claim.resource,
+            )
+        if queue and self._bells.number:
+            self._bells.expect(claim.holder)  # before asking: the notice may come before the answer
+        mine = self._know(claim)
+        answer = await self._elect(claim, mine, self._life if queue else 0)
+        if self._bells.number and (isinstance(answer, Granted) or not queue):
+            self._bells.forget(claim.holder)
+        return answer
+
+    async def wait(self, claim: Claim, waiting: Waiting, until: float) -> None:
+        """See Store."""
+        endpoint, access = self._nodes.all[self._nodes.home]
+        if self._stop.is_set():
+            return
+        if self._bells.heard_all(claim.holder, endpoint):
+            await self._bells.wait(claim.holder, until)
+            return
+        # Subscribe, and have it ask again: the notice may have been given before.
+        try:
+            await self._bells.open(endpoint, access, monotonic() + self._nodes.timeout)
+        except (StoreError, ReplyError):  # it has to do without notices, and asks again now and then
+            await self._stop.wait(self._clock, min(until, self._clock.now() + backoff(6, 1.0)))
+
+    async def renew(self, claims: Sequence[Claim]) -> list[Renewal]:
+        """See Store."""
+        known = [(claim, mine) for claim in claims if (mine := self._mine.get(claim.holder)) and not mine.spent]
+        answers: dict[str, Renewal] = {}
+        if known:
+            keys = [self._names.queue(claim.resource) for claim, _ in known]
+            facts = [(claim.holder, mine.ballot, int(claim.ttl * US)) for claim, mine in known]
+            asked = monotonic()
+            replies = await self._nodes.run(
+                _RENEW, keys, *(fact for three in facts for fact in three),
+                enough=lambda replies: self._enough(type(reply) is list and 0 not in reply for reply in replies),
+            )  # fmt: skip
+            for number, (claim, mine) in enumerate(known, 1):
+                votes = [reply[number] for reply in replies if reply is not None]
+                answers[claim.holder] = await self._renewal(claim, mine, votes, asked)
+        return [answers.get(claim.holder, LOST) for claim in claims]
+
+    async def _renewal(self, claim: Claim, mine: _Mine, votes: list[int], asked: float) -> Renewal:
+        yes = sum(votes)
+        renewed = verdict_of(yes, len(votes) - yes, len(self._nodes.all))
+        if renewed:
+            mine.until = asked + claim.ttl
+            return Renewed(claim.ttl)
+        if renewed is None:
+            return Unknown(str(self._nodes.unavailable(len(votes))))
+        if yes:  # what a minority has left would be in the way of others
+            await self._give_back(self._names.queue(claim.resource), claim, mine.ballot, 0)
+        mine.spent = True
+        return LOST
+
+    async def release(self, resource: str, holder: str, keep: float = 0.0) -> bool:
+        """See Store. `keep` needs detached claims, which are refused before it gets here."""
+        mine = self._mine.get(holder)
+        ballot = mine.ballot if mine is not None else await self._ballot_of(resource, holder)
+        if ballot is None:
+            return False
+        key, needed = self._names.queue(resource), self._nodes.needed
+        replies = await self._nodes.run(
+            _RELEASE, [key], holder, ballot, 0, self._channel, "",
+            enough=lambda replies: self._enough(type(reply) is list and reply[0] == 1 for reply in replies),
+        )  # fmt: skip
+        if mine is not None:
+            self._nodes.owe(key, holder, ballot, 0, self._channel, "")
+            mine.spent = True
+        answers = [reply[0] for reply in replies if reply is not None]
+        if len(answers) < needed:
+            raise self._nodes.unavailable(len(answers))
+        if mine is not None:
+            mine.until = 0.0
+        if self._bells.number:
+            self._bells.forget(holder)
+        # Where a majority did not have it, it was lost. Fewer who never had it mean nothing: they were not needed.
+        return answers.count(0) < needed
+
+    async def inspect(self, prefix: str = "") -> list[ResourceState]:
+        """See Store."""
+        pattern = self._names.pattern(prefix)
+        cursors: list[bytes | None] = [b"0"] * len(self._nodes.all)
+        keys: set[bytes] = set()
+        while any(cursor is not None for cursor in cursors):
+            scans: list[Command | None] = [
+                None if cursor is None else ("SCAN", cursor, "MATCH", pattern, "COUNT", _PAGE) for cursor in cursors
+            ]
+            for at, reply in enumerate(await self._nodes.ask(scans)):
+                keys.update(reply[1] if isinstance(reply, list) else ())
+                cursors[at] = reply[0] if isinstance(reply, list) and reply[0] != b"0" else None
+        names = sorted((self._names.resource(key), key.decode()) for key in keys)
+        states: list[ResourceState] = []
+        for start in range(0, len(names) or 1, _PAGE):
+            page = names[start : start + _PAGE]
+            rows = await self._look([key for _, key in page])
+            states += [
+                merge(name, [row[number] for row in rows], len(self._nodes.all))
+                for number, (name, _) in enumerate(page)
+            ]
+        return [state for state in states if state.holders or state.waiters]
+
+    async def watch(self, resource: str, seen: ResourceState | None, until: float) -> None:
+        """See Store."""
+        key, pause = self._names.queue(resource), _POLL_LEAST
+        while not self._stop.is_set():
+            rows = [row[0] for row in await self._look([key])]
+            now = self._clock.now()
+            if changed(seen, merge(resource, rows, len(self._nodes.all))) or now >= until:
+                return
+            await self._stop.wait(self._clock, min(until, now + pause * (0.5 + random.random())))
+            pause = min(_POLL_MOST, pause * 2)
+
+    async def read(self, key: str, fence: Fence | None = None) -> Record | None:
+        """See Store."""
+        return await self._registers.read(key, fence)
+
+    async def write(self, key: str, value: str, fence: Fence, keep: float | None = None) -> None:
+        """See Store."""
+        await self._registers.write(key, value, fence, keep)
+
+    def interrupt(self) -> None:
+        """See Store."""
+        self._stop.set()
+        self._bells.interrupt()
+
+    async def close(self) -> None:
+        """See Store."""
+        self.interrupt()
+        await self._bells.close()
+        await self._nodes.close()
+
+    async def _elect(self, claim: Claim, mine: _Mine, life: int) -> Answer:
+        """Hold ballots until one is won, or another holds the resource."""
+        key, deadline = self._names.queue(claim.resource), monotonic() + self._nodes.timeout
+        votes: Votes = ()
+        for left in range(_ROUNDS - 1, -1, -1):
+            if mine.spent:
+                mine.ballot = propose(votes, self._clock.wall_ns() // 1000, mine.ballot)
+                mine.spent = False
+            votes = await self._vote(key, claim, mine.ballot, life)
+            verdict = judge(mine.ballot, votes)
+            if isinstance(verdict, Elected):
+                mine.splits = 0
+                return Granted(verdict.token, verdict.left)
+            if isinstance(verdict, Silent):
+                # The ballot stands: whoever asks again asks for the same, and finds what was granted meanwhile.
+                raise self._nodes.unavailable(verdict.answered)
+            mine.spent = True
+            last = not left or monotonic() > deadline
+            if isinstance(verdict, Higher) and not last:
+                continue
+            if any(vote is None or vote.ballot == mine.ballot for vote in votes):
+                await self._give_back(key, claim, mine.ballot, life)
+            if isinstance(verdict, Skewed):
+                raise _skewed(claim, verdict.ahead)
+            if isinstance(verdict, Waiting):
+                # Those who wait for the same expiry must not ask at the same moment.
+                return verdict._replace(retry_after=verdict.retry_after + backoff(verdict.ahead, random.random()))
+            pause = backoff(mine.splits, random.random())
+            mine.splits += 1
+            if last:
+                break
+            await self._stop.wait(self._clock, self._clock.now() + pause)
+        waiting = verdict.waiting if isinstance(verdict, Contended) else Waiting(1, 0.0)
+        return waiting._replace(retry_after=pause)
+
+    async def _vote(self, key: str, claim: Claim, ballot: int, life: int) -> Votes:
+        won = [1, ballot]
+        replies = await self._nodes.run(
+            _CLAIM, [key], claim.holder, ballot, int(claim.ttl * US), claim.owner, write_value(claim.value), life,
+            self._channel,
+            enough=lambda replies: self._enough(type(reply) is list and reply[:3:2] == won for reply in replies),
+        )  # fmt: skip
+        votes = read_votes(replies)
+        for at, vote in enumerate(votes):
+            if vote is not None and vote.kind >= AHEAD:
+                self._nodes.doubt(at, _off(self._nodes.all[at][0], (ballot - vote.clock) / US))
+        return votes
+
+    def _enough(self, yes: Iterable[bool]) -> bool:
+        return sum(yes) >= self._nodes.needed
+
+    async def _give_back(self, key: str, claim: Claim, ballot: int, life: int) -> None:
+        """Release what a round that was not won has got, on all nodes, and stay in line if this one waits."""
+        await self._nodes.run(_RELEASE, [key], claim.holder, ballot, life, self._channel, claim.owner)
+        self._nodes.owe(key, claim.holder, ballot, 0, self._channel, "")
+
+    async def _look(self, keys: Sequence[str]) -> list[list[Row]]:
+        """Return what each node that answers shows of these resources.
+
+        Raises: StoreUnavailable if those are no majority.
+        """
+        shown = [[read_row(one) for one in reply] for reply in await self._nodes.run(_LOOK, keys) if reply is not None]
+        if len(shown) < self._nodes.needed:
+            raise self._nodes.unavailable(len(shown))
+        return shown
+
+    async def _ballot_of(self, resource: str, holder: str) -> int | None:
+        """Find what another client has, for whoever ends that in its place: nothing that comes later is released."""
+        rows = [row[0] for row in await self._look([self._names.queue(resource)])]
+        ballots = [row.ballot for row in rows if row.holder == holder]
+        waits = any(place[0] == holder for row in rows for place in row.line)
+        return max(ballots, default=0 if waits else None)
+
+    def _know(self, claim: Claim) -> _Mine:
+        now = monotonic()
+        mine = self._mine.get(claim.holder)
+        if mine is None:
+            mine = _Mine()
+            with self._mutex:
+                self._mine[claim.holder] = mine
+                if len(self._mine) > self._crowd:
+                    live = {name: one for name, one in self._mine.items() if one.until > now}
+                    self._mine = {**live, claim.holder: mine}
+                    self._crowd = 1000 + 2 * len(live)
+        mine.until = now + max(claim.ttl, self.capabilities.waiting_life)
+        return mine
+
+    def _learn(self, endpoint: Endpoint, found: Found) -> None:
+        """Take in what was found at a node; say once what is wrong there."""
+        if self._found.get(endpoint) == found:
+            return
+        self._found[endpoint] = found
+        self.capabilities = promises(self._base, list(self._found.values()))
+        if found.notes:
+            logger.warning("Redis at %s cannot keep every promise: %s", endpoint, "; ".join(found.notes))
+
+
+def _skewed(claim: Claim, ahead: float) -> StoreError:
+    way = "ahead of" if ahead > 0 else "behind"
+    return StoreError(
+        f"a majority of nodes refuses a token for {claim.resource!r} that was made of this machine's clock, which is "
+        f"{abs(ahead):.0f} s {way} theirs, or of their own counters; set the clocks: an hour is allowed",
+        resource=claim.resource,
+    )
+
+
+def _off(endpoint: Endpoint, ahead: float) -> StoreError:
+    way = "behind" if ahead > 0 else "ahead of"
+    return StoreError(f"the clock of Redis at {endpoint} is {abs(ahead):.0f} s {way} this machine's: set the clocks")

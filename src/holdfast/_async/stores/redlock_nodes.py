@@ -1,0 +1,219 @@
+"""The nodes of a Redlock: a question to all of them at once, and who of them is silent."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from time import monotonic
+from typing import Any
+
+from ..._clock import SystemClock
+from ..._redis.config import QUESTIONS, Found, judge
+from ..._redis.scripts import Script
+from ..._redis.wire import Access, Command, Endpoint, ReplyError, explain
+from ...core.ballot import majority
+from ...errors import StoreError, StoreUnavailable
+from ...observe.stream import logger
+from .. import runtime
+from .transport_redis import Connection
+from .transport_redlock import Panel
+
+_REAL = SystemClock()
+_SHARE = 4  # a verb takes this many rounds at most: each node gets so much of io_timeout to answer one
+_PROBE_LEAST, _PROBE_MOST = 0.01, 1.0
+_IDLE = 10.0
+_MOST_OWED = 1000
+
+Enough = Callable[[Sequence[Any]], bool]
+
+
+def all_of_them(replies: Sequence[Any]) -> bool:
+    """Wait for every node that is asked."""
+    return False
+
+
+class Nodes:
+    """All nodes. One that did not answer is silent: nobody waits for it until it has answered in the background."""
+
+    def __init__(
+        self,
+        nodes: Sequence[tuple[Endpoint, Access]],
+        trusted: bool,
+        io_timeout: float,
+        learn: Callable[[Endpoint, Found], None],
+        release: Script,
+    ) -> None:
+        self.all = nodes
+        self.needed = majority(len(nodes))
+        self.timeout = io_timeout / _SHARE
+        self._trusted = trusted
+        self._learn = learn  # takes what was found at a node on its first use
+        self._release = release  # what every node has to run in the end, also one that is away
+        self._panel = Panel(nodes, self.timeout, self._lost)
+        self._mutex = threading.Lock()  # guards who is silent, and who starts the prober
+        self._silent: dict[int, StoreError] = {}
+        self._troubles: dict[int, StoreError] = {}  # what nodes that do answer have refused last
+        self._owed: list[deque[Command]] = [deque(maxlen=_MOST_OWED) for _ in nodes]
+        self._looked_at: set[int] = set()
+        self._prober: runtime.Activity | None = None
+        self._used = 0.0  # when somebody asked last
+        self._stop = runtime.Signal()
+
+    @property
+    def home(self) -> int:
+        """The node at which clients are told who can go: the same one for all of them, while it answers."""
+        return next((at for at in range(len(self.all)) if at not in self._silent), 0)
+
+    async def run(
+        self, script: Script, keys: Sequence[str], *args: str | int, enough: Enough = all_of_them
+    ) -> list[Any]:
+        """Run a script on the nodes; None stands for one that did not answer, or was not waited for."""
+        if not self._looked_at:
+            await self.look_at_all()
+        replies = await self._ask([("EVALSHA", script.sha, len(keys), *keys, *args)] * len(self.all), enough)
+        if any(isinstance(reply, ReplyError) and reply.code == "NOSCRIPT" for reply in replies):
+            unknown = [isinstance(reply, ReplyError) and reply.code == "NOSCRIPT" for reply in replies]
+            command: Command = ("EVAL", script.source, len(keys), *keys, *args)
+            again = await self._ask([command if missing else None for missing in unknown], all_of_them)
+            replies = [new if missing else old for missing, old, new in zip(unknown, replies, again, strict=True)]
+        return self._accepted(replies)
+
+    async def ask(self, commands: Sequence[Command | None]) -> list[Any]:
+        """Ask each node its own question; None stands for one that did not answer."""
+        return self._accepted(await self._ask(commands, all_of_them))
+
+    async def _ask(self, commands: Sequence[Command | None], enough: Enough) -> list[Any]:
+        """Ask all that are not silent, and if a majority is, everybody: there is nothing to lose then."""
+        if self._silent:
+            self._used = monotonic()
+            self._tend()
+            if len(self.all) - len(self._silent) >= self.needed:
+                commands = [None if at in self._silent else command for at, command in enumerate(commands)]
+        replies = await self._panel.ask(commands, enough, monotonic() + self.timeout)
+        for at, reply in enumerate(replies):
+            if isinstance(reply, StoreError):
+                self._hush(at, reply)
+                replies[at] = None
+        return replies
+
+    def _accepted(self, replies: list[Any]) -> list[Any]:
+        """Return the replies without refusals, which are told once."""
+        for at, reply in enumerate(replies):
+            if isinstance(reply, ReplyError):
+                self.doubt(at, explain(reply, self.all[at][0]))
+                replies[at] = None
+            elif reply is not None and self._troubles:
+                self._troubles.pop(at, None)
+        return replies
+
+    def doubt(self, at: int, error: StoreError) -> None:
+        """Note what a node that answers has refused."""
+        if str(self._troubles.get(at)) != str(error):
+            logger.warning("a node of the Redlock takes no part: %s", error)
+        self._troubles[at] = error
+
+    async def look_at_all(self) -> None:
+        """Look at the configuration of every node that answers.
+
+        Raises: StoreError if one cannot be used; StoreUnavailable if a majority is silent.
+        """
+        questions = [await self._ask([question] * len(self.all), all_of_them) for question in QUESTIONS]
+        for at, replies in enumerate(zip(*questions, strict=True)):
+            if None not in replies:
+                self._take_in(at, replies)
+        if len(self._looked_at) < self.needed:
+            raise self.unavailable(len(self._looked_at))
+
+    def owe(self, key: str, *args: str | int) -> None:
+        """Have nodes that are silent run this release when they answer again: it harms nobody, however late it is."""
+        for at in list(self._silent):
+            self._owed[at].append(("EVAL", self._release.source, 1, key, *args))
+
+    def _lost(self, at: int, command: Command) -> None:
+        """Take note of a command that nobody waited for, and whose connection has ended without an answer."""
+        if self._release.sha in command:
+            self._owed[at].append(("EVAL", self._release.source, *command[2:]))
+            self._hush(at, StoreUnavailable(f"Redis at {self.all[at][0]} did not confirm a release"))
+
+    def unavailable(self, answered: int) -> StoreError:
+        """Return what to raise when fewer than a majority answered."""
+        causes = self._silent | self._troubles
+        said = f"{answered} of {len(self.all)} nodes answered, and {self.needed} are needed"
+        text = said + "".join(f"; {error}" for error in causes.values())
+        hopeless = sum(not isinstance(error, StoreUnavailable) for error in causes.values())
+        return (StoreError if len(self.all) - hopeless < self.needed else StoreUnavailable)(text)
+
+    async def close(self) -> None:
+        """Close all connections, and end the prober."""
+        self._stop.set()
+        if self._prober is not None:
+            await self._prober.join(2 * self.timeout)
+        await self._panel.close()
+
+    def _take_in(self, at: int, replies: Sequence[Any]) -> None:
+        endpoint = self.all[at][0]
+        for reply in replies:
+            if isinstance(reply, ReplyError) and reply.code in ("LOADING", "NOAUTH", "WRONGPASS"):
+                return self._hush(at, explain(reply, endpoint))
+        self._learn(endpoint, judge(endpoint, replies, self._trusted))
+        self._looked_at.add(at)
+
+    def _hush(self, at: int, error: StoreError) -> None:
+        with self._mutex:
+            known = at in self._silent
+            self._silent[at] = error
+        self._used = monotonic()
+        self._tend()
+        if not known:
+            logger.warning("a node of the Redlock is left out until it answers again: %s", error)
+
+    def _tend(self) -> None:
+        """See to it that somebody asks the silent nodes, as long as the others are asked."""
+        with self._mutex:
+            if not self._stop.is_set() and (self._prober is None or not self._prober.alive):
+                self._prober = runtime.start(self._probe, "holdfast-redlock-probe")
+
+    async def _probe(self) -> None:
+        pause = _PROBE_LEAST
+        while not self._stop.is_set():
+            for at in list(self._silent):
+                try:
+                    await self._try(at)
+                except (StoreError, ReplyError):
+                    pass
+                except Exception:
+                    logger.exception("the look at a silent node failed")
+            with self._mutex:
+                # Also when nobody uses this client any more: it may have been forgotten without a close.
+                if not self._silent or monotonic() > self._used + _IDLE:
+                    self._prober = None  # whoever finds a silent node after this starts a new one
+                    return
+            await self._stop.wait(_REAL, _REAL.now() + pause)
+            pause = min(_PROBE_MOST, pause * 2)
+
+    async def _try(self, at: int) -> None:
+        """Let a node take part again if it answers, has a configuration that is known, and has run what it is owed."""
+        connection = Connection(*self.all[at], self.timeout)
+        try:
+            await connection.call("PING")
+            if at not in self._looked_at:
+                self._take_in(at, [await _answer(connection, question) for question in QUESTIONS])
+                if at not in self._looked_at:
+                    return
+            while True:
+                with self._mutex:
+                    if not self._owed[at]:
+                        self._silent.pop(at, None)
+                        return
+                    command = self._owed[at].popleft()
+                await connection.call(*command)
+        finally:
+            await connection.close()
+
+
+async def _answer(connection: Connection, question: Command) -> Any:
+    try:
+        return await connection.call(*question)
+    except ReplyError as error:
+        return error

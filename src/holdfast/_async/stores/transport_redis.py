@@ -1,0 +1,315 @@
+"""Connections to Redis in the asyncio flavour: a protocol and hiredis' parser, every exchange bounded by a deadline."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+from time import monotonic
+from typing import Any
+
+from ..._clock import Clock
+from ..._redis.wire import (
+    Access,
+    Command,
+    Endpoint,
+    ReplyError,
+    explain,
+    keep_alive,
+    new_reader,
+    pack,
+    silent,
+    unreachable,
+)
+from .. import runtime
+
+
+class Connection(asyncio.Protocol):
+    """One connection to one server, for any number of tasks. Made without I/O; it opens itself.
+
+    Commands go out one behind the other, and replies come in that order. So a caller that is cancelled harms nobody:
+    its reply is dropped when it comes. Whoever gets no answer by its deadline (`until` on time.monotonic()) ends the
+    connection for all, and it is dead for good.
+    """
+
+    def __init__(
+        self, endpoint: Endpoint, access: Access, timeout: float, heard: Callable[[Any], None] | None = None
+    ) -> None:
+        self.endpoint = endpoint
+        self.access = access
+        self.timeout = timeout
+        self._heard = heard  # takes the messages of a subscription; None is its end
+        self._reader = new_reader()
+        self._transport: asyncio.Transport | None = None
+        self._opening = asyncio.Lock()
+        self._dead: BaseException | None = None
+        self._owed: deque[tuple[asyncio.Future[Any], float]] = deque()
+        self._unread: deque[asyncio.Future[Any]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed: asyncio.Future[None] | None = None
+
+    @property
+    def usable(self) -> bool:
+        """Tell whether it is open."""
+        return self._transport is not None and self._dead is None
+
+    async def send(self, *commands: Command, until: float | None = None) -> None:
+        """Write commands, and open the connection if needed. `receive` gives the replies.
+
+        Raises: StoreUnavailable; StoreError if the certificates cannot be used.
+        """
+        until = monotonic() + self.timeout if until is None else until
+        await self.open(until)
+        self._unread.extend(self._write(commands, until))
+
+    async def receive(self) -> Any:
+        """Return the next reply of what was sent by `send`.
+
+        Raises: ReplyError if the server refused that command, and the connection goes on; StoreUnavailable; StoreError
+        if it refused the login.
+        """
+        return await self._unread.popleft()
+
+    async def call(self, *command: str | bytes | int | float, until: float | None = None) -> Any:
+        """Send one command and return its reply; tasks may do so at the same time."""
+        until = monotonic() + self.timeout if until is None else until
+        if self._transport is None or self._dead is not None:
+            await self.open(until)
+        return await self._write((command,), until)[0]
+
+    async def calls(self, commands: Iterable[Command], until: float) -> list[Any]:
+        """Send commands at once and return their replies; a refusal is a ReplyError among them."""
+        await self.open(until)
+        replies: list[Any] = []
+        for future in self._write(list(commands), until):
+            try:
+                replies.append(await future)
+            except ReplyError as error:
+                replies.append(error)
+        return replies
+
+    async def open(self, until: float) -> None:
+        """Connect, unless that is done. The login need not be confirmed yet: if it is refused, what comes next fails.
+
+        Raises: StoreUnavailable; StoreError if the certificates cannot be used.
+        """
+        # Of several tasks one connects. If it is cancelled the next one does, each until its own deadline.
+        async with self._opening:
+            if self._dead is not None:
+                raise self._dead
+            if self._transport is None:
+                await self._open(until)
+
+    def abort(self) -> None:
+        """Make it useless at once."""
+        self._fail(unreachable(self.endpoint, ConnectionAbortedError("it was closed here")))
+
+    async def close(self) -> None:
+        """Close it, and wait until the socket is gone."""
+        self.abort()
+        if self._closed is not None:
+            await self._closed
+
+    async def _open(self, until: float) -> None:
+        loop = asyncio.get_running_loop()
+        context, host = self.access.context(), self.endpoint.host
+        try:
+            async with asyncio.timeout(max(0.0, until - monotonic())):
+                if self.endpoint.path:
+                    transport, _ = await loop.create_unix_connection(
+                        lambda: self, self.endpoint.path, ssl=context, server_hostname=host if context else None
+                    )
+                else:
+                    transport, _ = await loop.create_connection(lambda: self, host, self.endpoint.port, ssl=context)
+        except TimeoutError as error:
+            raise silent(self.endpoint, self.timeout) from error
+        except OSError as error:
+            raise unreachable(self.endpoint, error) from error
+        except BaseException:
+            if self._transport is not None:  # cancelled just when it was there: without the greeting it is useless
+                self.abort()
+            raise
+        if not self.endpoint.path:
+            keep_alive(transport.get_extra_info("socket"))
+        for future in self._write(self.access.greeting, until):
+            future.add_done_callback(self._greeted)
+
+    def _greeted(self, future: asyncio.Future[Any]) -> None:
+        if not future.cancelled() and isinstance(error := future.exception(), ReplyError):
+            self._fail(explain(error, self.endpoint))
+
+    def _write(self, commands: Iterable[Command], until: float) -> list[asyncio.Future[Any]]:
+        if self._dead is not None:
+            raise self._dead
+        assert self._transport is not None
+        loop = asyncio.get_running_loop()
+        futures = []
+        for command in commands:
+            future: asyncio.Future[Any] = loop.create_future()
+            futures.append(future)
+            self._owed.append((future, until))
+            self._transport.write(pack(command))
+        if self._timer is None and futures:
+            self._timer = loop.call_later(max(0.0, until - monotonic()), self._look)
+        return futures
+
+    def _look(self) -> None:
+        """Fail if the oldest question has had no answer in time. One timer does for all, and most never move it."""
+        self._timer = None
+        if self._owed:
+            left = self._owed[0][1] - monotonic()
+            if left <= 0:
+                self._fail(silent(self.endpoint, self.timeout))
+            else:
+                self._timer = asyncio.get_running_loop().call_later(left, self._look)
+
+    def _fail(self, error: BaseException) -> None:
+        if self._dead is None:
+            self._dead = error
+            if self._transport is not None:
+                self._transport.abort()
+            if self._timer is not None:
+                self._timer.cancel()
+            while self._owed:
+                future, _ = self._owed.popleft()
+                if not future.done():
+                    future.set_exception(error)
+                    future.exception()  # seen: nobody may be left to await it
+            if self._heard is not None:
+                self._heard(None)
+
+    # -- called by the event loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Note the transport."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._closed = asyncio.get_running_loop().create_future()
+
+    def data_received(self, data: bytes) -> None:
+        """Give replies to those who asked, in order, and messages to who listens."""
+        self._reader.feed(data)
+        while (reply := self._reader.gets()) is not False:
+            if self._heard is not None and isinstance(reply, list) and reply[0] == b"message":
+                self._heard(reply)
+                continue
+            if not self._owed:
+                return self._fail(unreachable(self.endpoint, ConnectionError("a reply that nobody asked for")))
+            future, _ = self._owed.popleft()
+            if future.done():
+                continue  # its caller was cancelled
+            if isinstance(reply, ReplyError):
+                future.set_exception(reply)
+                future.exception()
+            else:
+                future.set_result(reply)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Fail what is under way: whether it was executed is unknown."""
+        self._fail(unreachable(self.endpoint, exc or ConnectionResetError("the server closed it")))
+        if self._closed is not None and not self._closed.done():
+            self._closed.set_result(None)
+
+
+class Node:
+    """One server, for any number of tasks: one connection, replaced when it is dead."""
+
+    def __init__(self, endpoint: Endpoint, access: Access, timeout: float) -> None:
+        self.endpoint = endpoint
+        self._access = access
+        self._timeout = timeout
+        self._connection = Connection(endpoint, access, timeout)
+        self.doubtful = False  # a connection has ended: it may have started again, as another one
+
+    async def call(self, command: Command, until: float) -> Any:
+        """Send one command and return its reply.
+
+        Raises: ReplyError; StoreUnavailable; StoreError.
+        """
+        return await self._live().call(*command, until=until)
+
+    async def calls(self, commands: Iterable[Command], until: float) -> list[Any]:
+        """Send commands at once and return their replies; a refusal is a ReplyError among them."""
+        return await self._live().calls(commands, until)
+
+    async def close(self) -> None:
+        """Close the connection."""
+        await self._connection.close()
+
+    def _live(self) -> Connection:
+        if self._connection._dead is not None:
+            self.doubtful = True
+            self._connection = Connection(self.endpoint, self._access, self._timeout)
+        return self._connection
+
+
+class Subscriber:
+    """The one connection of a client that is told who can go now. The event loop reads it; nobody waits there."""
+
+    def __init__(self, channel: str, clock: Clock, timeout: float) -> None:
+        self._channel = channel
+        self._clock = clock
+        self._timeout = timeout
+        self._connection: Connection | None = None
+        self._opening = asyncio.Lock()
+        self._bells: dict[str, tuple[runtime.Signal, int]] = {}
+        self._numbers = 0
+        self.number = 0  # of the subscription that listens now; 0: none does
+
+    def expect(self, name: str) -> None:
+        """Have a bell of this name from now on, so that no notice is missed."""
+        if self.number:
+            self._bells[name] = runtime.Signal(), self.number
+
+    def forget(self, name: str) -> None:
+        """Take the bell away."""
+        self._bells.pop(name, None)
+
+    def heard_all(self, name: str, endpoint: Endpoint) -> bool:
+        """Tell whether this subscription has listened, and there, ever since the bell was hung up."""
+        bell, connection = self._bells.get(name), self._connection
+        return (
+            bell is not None and bell[1] == self.number and connection is not None
+            and connection.endpoint == endpoint
+        )  # fmt: skip
+
+    async def open(self, endpoint: Endpoint, access: Access, until: float) -> None:
+        """Subscribe, unless that is done at this server.
+
+        Raises: ReplyError; StoreUnavailable; StoreError.
+        """
+        async with self._opening:
+            if self.number and self._connection is not None and self._connection.endpoint == endpoint:
+                return
+            await self.close()
+            self._numbers += 1
+            number = self._numbers
+            self._connection = Connection(endpoint, access, self._timeout, lambda message: self._heard(message, number))
+            await self._connection.call("SUBSCRIBE", self._channel, until=until)
+            self.number = number
+
+    async def wait(self, name: str, until: float) -> bool:
+        """Return True when the bell has rung or the subscription has ended, False when `until` has come."""
+        bell = self._bells.get(name)
+        return bell is None or await bell[0].wait(self._clock, until)
+
+    def interrupt(self) -> None:
+        """Make every wait return, and be subscribed no more. Safe in any thread."""
+        self.number = 0
+        for signal, _ in list(self._bells.values()):
+            signal.set()
+
+    async def close(self) -> None:
+        """Close the connection."""
+        self.interrupt()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+
+    def _heard(self, message: Any, number: int) -> None:
+        if message is not None:
+            bell = self._bells.get(message[2].decode())
+            if bell is not None:
+                bell[0].set()
+        elif self.number == number:
+            self.interrupt()  # it broke: whoever waits has to ask again, for it may have missed its notice

@@ -1,0 +1,1 @@
+"""What the etcd stores of both flavours share: the wire format, keys, exchanges, leases, watches."""

@@ -1,0 +1,125 @@
+"""The watches of a client: one stream for all of them, read by one thread, in both flavours."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from itertools import count
+from queue import SimpleQueue
+
+import grpc
+
+from .leases import Bell
+from .link import Stream
+from .messages import watch_cancel, watch_create, watched
+from .wire import WireError
+
+_JOIN_SECONDS = 2.0
+
+
+class Watch:
+    """Something that is watched: the bell rings once, when it changed or when that can no longer be told."""
+
+    __slots__ = ("bell", "broken")
+
+    def __init__(self, bell: Bell) -> None:
+        self.bell = bell
+        self.broken = ""  # why nobody watches any more
+
+
+class _Session:
+    """One stream and the watches on it. The thread knows this alone, so that a forgotten client can be collected."""
+
+    def __init__(self) -> None:
+        self.requests: SimpleQueue[bytes | None] = SimpleQueue()
+        self.watches: dict[int, Watch] = {}
+        self.ended = False
+        self.stream: Stream | None = None
+
+    def end(self, cause: str) -> None:
+        """Tell everybody that nobody watches any more."""
+        self.ended = True
+        self.requests.put(None)
+        if self.stream is not None:
+            self.stream.cancel()
+        for watch in list(self.watches.values()):
+            watch.broken = cause
+            watch.bell.set()
+
+
+class Watcher:
+    """Opens the stream when something is to be watched."""
+
+    def __init__(self, open_stream: Callable[[Iterator[bytes]], Stream]) -> None:
+        self._open = open_stream
+        self._mutex = threading.Lock()
+        self._numbers = count(1)
+        self._session: _Session | None = None
+        self._thread: threading.Thread | None = None
+
+    def add(self, key: bytes, end: bytes, start: int, bell: Bell, *, deletes_only: bool) -> tuple[int, Watch]:
+        """Ring the bell when something in the range changes at `start` or later."""
+        watch, number = Watch(bell), next(self._numbers)
+        with self._mutex:
+            session = self._session
+            if session is None or session.ended:
+                session = self._begin()
+            session.watches[number] = watch
+        session.requests.put(watch_create(number, key, end, start, deletes_only=deletes_only))
+        if session.ended and not watch.broken:  # it ended before it could know of this one
+            watch.broken = "the watch ended"
+            bell.set()
+        return number, watch
+
+    def remove(self, number: int) -> None:
+        """Watch it no more."""
+        session = self._session
+        if session is not None and session.watches.pop(number, None) is not None:
+            session.requests.put(watch_cancel(number))
+
+    def reset(self, cause: str) -> None:
+        """End the stream; what is watched next opens another."""
+        with self._mutex:
+            session, self._session = self._session, None
+        if session is not None:
+            session.end(cause)
+
+    def close(self) -> None:
+        """End the stream and its thread."""
+        self.reset("the client is closed")
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(_JOIN_SECONDS)
+
+    def _begin(self) -> _Session:
+        session = self._session = _Session()
+        session.stream = self._open(iter(session.requests.get, None))
+        self._thread = threading.Thread(target=_read, args=(session,), name="holdfast-etcd-watch", daemon=True)
+        self._thread.start()
+        weakref.finalize(self, session.end, "the client was forgotten").atexit = False
+        return session
+
+
+def _read(session: _Session) -> None:
+    cause = "etcd ended the watch"
+    assert session.stream is not None
+    try:
+        for data in session.stream:
+            news = watched(data)
+            if not (news.canceled or news.events):
+                continue
+            # Whatever it is, asking again settles it: also a revision that was compacted away.
+            watch = session.watches.pop(news.watch, None)
+            if watch is None:
+                continue
+            if not news.canceled:
+                session.requests.put(watch_cancel(news.watch))
+            elif not news.compacted:
+                watch.broken = news.reason or cause
+            watch.bell.set()
+    except grpc.RpcError as error:
+        cause = f"{cause}: {getattr(error, 'details', str)()}"
+    except WireError as error:
+        cause = f"etcd sent a watch that cannot be read: {error}"
+    finally:
+        session.end(cause)

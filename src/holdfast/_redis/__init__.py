@@ -1,0 +1,1 @@
+"""What both flavours of the Redis stores share: pure, or blocking nobody."""

@@ -1,0 +1,110 @@
+"""Keys, arguments and replies of the scripts: from core types and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+from typing import Any
+
+from ..core.claim import MAX, Blocker, ClaimState, ResourceState, Waiting
+from ..core.fence import Fence, Seen, enter
+from ..core.queue import next_token
+
+US = 1_000_000
+
+
+class Names:
+    """The keys of one namespace.
+
+    What stands between the first { and the first } after it decides the slot in a cluster, so a name must not close it.
+    """
+
+    __slots__ = ("_queue", "_register")
+
+    def __init__(self, namespace: str, head: str = "holdfast") -> None:
+        space = _escape(namespace).replace(":", "%3A")
+        self._queue = head + ":{" + space + ":"
+        self._register = head + ".register:{" + space + ":"
+
+    def queue(self, resource: str) -> str:
+        """Return the key of a resource."""
+        return self._queue + (_escape(resource) if "%" in resource or "}" in resource else resource) + "}"
+
+    def register(self, key: str) -> str:
+        """Return the key of a register."""
+        return self._register + _escape(key) + "}"
+
+    def pattern(self, prefix: str) -> str:
+        """Return what SCAN finds the keys of the resources by whose names begin so."""
+        begin = self._queue + _escape(prefix)
+        return "".join("\\" + char if char in "*?[]^\\-" else char for char in begin) + "*}"
+
+    def resource(self, key: bytes) -> str:
+        """Return the name of the resource that has this key."""
+        return _unescape(key.decode()[len(self._queue) : -1])
+
+
+def _escape(name: str) -> str:
+    return name.replace("%", "%25").replace("}", "%7D")
+
+
+def _unescape(text: str) -> str:
+    return text.replace("%7D", "}").replace("%25", "%")
+
+
+def new_channel(client: str) -> str:
+    """Return the channel on which a client is told who can go."""
+    return f"holdfast.wake:{client}"
+
+
+def pack_wish(wish: Sequence[Any], channel: str) -> tuple[bytes, ...]:
+    """Return the arguments of a claim that describe the wish: all but resource and holder.
+
+    The last is what a script keeps of it; `value` may have line breaks, and is last there.
+    """
+    weight, capacity, ttl, owner, value, fair, detached = wish
+    tail = owner if value is None else f"{owner}\n{value}"
+    packed = f"{weight} {capacity} {fair:d} {detached:d} {int(ttl * US)} {channel}\n{tail}"
+    return tuple(text.encode() for text in (f"{weight}", f"{capacity}", f"{fair:d}", f"{int(ttl * US)}", packed))
+
+
+def read_waiting(reply: Sequence[Any]) -> Waiting:
+    """Turn the reply to a claim that was not granted into its answer.
+
+    Raises: StoreError if the token would be too large.
+    """
+    if reply[0] == -1:
+        next_token(reply[1] - 1, 0)  # raises
+    _, ahead, retry, owner, token, left, capacity = reply
+    if retry < 0 and not owner:
+        return Waiting(0, inf)
+    return Waiting(ahead, retry / US, Blocker(owner.decode(), token, left / US, capacity))
+
+
+def read_state(resource: str, reply: Sequence[Any]) -> ResourceState:
+    """Turn the reply to an inspection into a state; holders and waiters in the order of their arrival."""
+    token, *rows = reply
+    claims = [_read_claim(*row) for row in sorted(rows, key=lambda row: row[4])]
+    holders, waiters = (tuple(claim for claim in claims if bool(claim.token) is held) for held in (True, False))
+    return ResourceState(resource, token, holders, waiters)
+
+
+def _read_claim(holder: bytes, token: int, left: int, kept: int, seq: int, packed: bytes) -> ClaimState:
+    head, owner, *value = packed.decode().split("\n", 2)
+    weight, capacity, fair, detached = map(int, head.split(" ")[:4])
+    return ClaimState(
+        holder.decode(), owner, token, left / US, weight, capacity, value[0] if value else None,
+        bool(detached or kept), bool(fair),
+    )  # fmt: skip
+
+
+def check_entered(reply: Sequence[Any], fence: Fence | None) -> None:
+    """Look whether a register let the fence in.
+
+    Raises: StaleToken if not.
+    """
+    if reply[0] == 0 and fence is not None:
+        enter(Seen(*reply[1:]), fence)
+
+
+assert MAX == 1 << 30, "the scripts know it as 1073741824"

@@ -1,0 +1,435 @@
+"""Connections to Redis in the blocking flavour: a socket and hiredis' parser, every wait bounded by a deadline."""
+
+from __future__ import annotations
+
+import select
+import socket
+import threading
+from collections import deque
+from collections.abc import Iterable
+from time import monotonic
+from typing import Any
+
+from ..._clock import Clock
+from ..._redis.wire import (
+    Access,
+    Command,
+    Endpoint,
+    ReplyError,
+    explain,
+    keep_alive,
+    new_reader,
+    pack,
+    silent,
+    unreachable,
+)
+from ...errors import StoreUnavailable
+
+_CHUNK = 65536
+# A connection that nobody used for this long may have been closed by the server: look before the question is sent,
+# for afterwards nobody can tell whether it was executed.
+_STALE = 0.01
+
+
+class Connection:
+    """One connection to one server, for one caller at a time. Made without I/O; it opens itself.
+
+    `send` starts an exchange and sets its deadline, `until` on time.monotonic(); `receive` reads one reply of it.
+    When something goes wrong the connection is dead for good: its next reply would answer somebody else's question.
+    """
+
+    __slots__ = ("_greets", "_limit", "_reader", "_socket", "access", "endpoint", "owed", "timeout", "until")
+
+    def __init__(self, endpoint: Endpoint, access: Access, timeout: float) -> None:
+        self.endpoint = endpoint
+        self.access = access
+        self.timeout = timeout
+        self.until = 0.0
+        self.owed = 0  # replies that are still to be received
+        self._greets = 0  # replies to the greeting that come before them
+        self._socket: Any = None
+        self._reader: Any = None
+        self._limit = 0.0
+
+    def fileno(self) -> int:
+        """Return its descriptor, for select: readable means that `receive` has something to read."""
+        assert self._socket is not None, "nothing was sent yet"
+        return int(self._socket.fileno())
+
+    def pending(self) -> bool:
+        """Tell whether there is something to read that select does not see: parsed or decrypted already."""
+        decrypted = getattr(self._socket, "pending", None)
+        return bool(self._reader.has_data() or (decrypted is not None and decrypted()))
+
+    def send(self, *commands: Command, until: float | None = None) -> None:
+        """Write commands, and open the connection if needed. Reads nothing.
+
+        Raises: StoreUnavailable; StoreError if the certificates cannot be used.
+        """
+        self.until = monotonic() + self.timeout if until is None else until
+        try:
+            if self._socket is None:
+                self._open()
+            self.owed += len(commands)
+            self._bound()
+            self._socket.sendall(pack(commands[0]) if len(commands) == 1 else b"".join(map(pack, commands)))
+        except BaseException as error:
+            raise self._fail(error) from error
+
+    def receive(self) -> Any:
+        """Read one reply of what was sent.
+
+        Raises: ReplyError if the server refused that command, and the connection goes on; StoreUnavailable; StoreError
+        if it refused the login.
+        """
+        try:
+            reply = self._read()
+        except BaseException as error:
+            raise self._fail(error) from error
+        self.owed -= 1
+        if isinstance(reply, ReplyError):
+            raise reply
+        return reply
+
+    def call(self, *command: str | bytes | int | float, until: float | None = None) -> Any:
+        """Send one command and read its reply."""
+        return self.ask(command, monotonic() + self.timeout if until is None else until)
+
+    def ask(self, command: Command, until: float) -> Any:
+        """Send one command and read its reply: `send` and `receive` in one, for every acquire comes through here."""
+        self.until = until
+        try:
+            if self._socket is None:
+                self._open()
+            self._bound()
+            self.owed = 1
+            self._socket.sendall(pack(command))
+            reply = self._read()
+        except BaseException as error:
+            raise self._fail(error) from error
+        self.owed = 0
+        if isinstance(reply, ReplyError):
+            raise reply
+        return reply
+
+    def listen(self, seconds: float) -> Any:
+        """Read the next message of a subscription; None if none comes within that time."""
+        try:
+            reply = self._reader.gets()
+            if reply is False:
+                if not self.pending() and not _readable(self.fileno(), seconds):
+                    return None
+                self.until = monotonic() + self.timeout
+                reply = self._read()
+            return reply
+        except BaseException as error:
+            raise self._fail(error) from error
+
+    def alive(self) -> bool:
+        """Tell whether the server has not closed it, as far as this side knows. Nothing may be owed."""
+        return self._socket is not None and not _readable(self._socket.fileno(), 0.0)  # only an end could be there
+
+    def abort(self) -> None:
+        """Make it useless. Safe in any thread: whoever is reading there fails at once."""
+        if (sock := self._socket) is not None:
+            try:
+                # Not SSLSocket.shutdown, which pulls the TLS object from under the reader.
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)
+            except OSError:  # it is dead already
+                pass
+
+    def close(self) -> None:
+        """Close it. Only for the thread that uses it."""
+        sock, self._socket = self._socket, None
+        if sock is not None:
+            sock.close()
+
+    def _open(self) -> None:
+        self._reader = new_reader()
+        self.owed = 0
+        if self.endpoint.path:
+            self._connect(socket.AF_UNIX, self.endpoint.path)
+        else:
+            places = socket.getaddrinfo(self.endpoint.host, self.endpoint.port, type=socket.SOCK_STREAM)
+            for left, (family, _, _, _, address) in enumerate(places, 1 - len(places)):
+                try:
+                    self._connect(family, address)
+                    break
+                except OSError:
+                    self.close()
+                    if not left:
+                        raise
+        greeting = self.access.greeting
+        self._greets = len(greeting)
+        if greeting:
+            self._bound()
+            self._socket.sendall(b"".join(map(pack, greeting)))
+
+    def _connect(self, family: int, address: Any) -> None:
+        sock = self._socket = socket.socket(family, socket.SOCK_STREAM)
+        self._limit = 0.0
+        self._bound()
+        sock.connect(address)
+        if family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            keep_alive(sock)
+        context = self.access.context()
+        if context is not None:
+            self._bound()
+            self._socket = context.wrap_socket(sock, server_hostname=self.endpoint.host)
+            self._limit = 0.0
+
+    def _read(self) -> Any:
+        reader = self._reader
+        while True:
+            while (reply := reader.gets()) is False:
+                self._bound()
+                data = self._socket.recv(_CHUNK)
+                if not data:
+                    raise ConnectionResetError("the server closed it")
+                reader.feed(data)
+            if not self._greets:
+                return reply
+            self._greets -= 1
+            if isinstance(reply, ReplyError):
+                raise explain(reply, self.endpoint)
+
+    def _bound(self) -> None:
+        """Let the next wait of the socket end at the deadline.
+
+        Raises: TimeoutError if that has passed.
+        """
+        left = self.until - monotonic()
+        if left <= 0:
+            raise TimeoutError
+        if 0.9 * self.timeout < left <= self.timeout:
+            left = self.timeout  # close enough: most exchanges then set nothing, which would cost a system call
+        if left != self._limit:
+            self._socket.settimeout(left)
+            self._limit = left
+
+    def _fail(self, error: BaseException) -> BaseException:
+        """Close the connection, and return what to raise."""
+        self.close()
+        if isinstance(error, TimeoutError):
+            return silent(self.endpoint, self.timeout)
+        if isinstance(error, OSError):
+            return unreachable(self.endpoint, error)
+        return error
+
+
+class Node:
+    """One server, for any number of threads: a free list of connections, one for each call under way."""
+
+    __slots__ = ("_access", "_closed", "_idle", "_timeout", "doubtful", "endpoint")
+
+    def __init__(self, endpoint: Endpoint, access: Access, timeout: float) -> None:
+        self.endpoint = endpoint
+        self._access = access
+        self._timeout = timeout
+        self._idle: deque[Connection] = deque()
+        self._closed = False
+        self.doubtful = False  # a connection has ended: it may have started again, as another one
+
+    def call(self, command: Command, until: float) -> Any:
+        """Send one command and return its reply.
+
+        Raises: ReplyError; StoreUnavailable; StoreError.
+        """
+        connection = self._take(until)
+        try:
+            return connection.ask(command, until)
+        finally:
+            self._put(connection)
+
+    def calls(self, commands: Iterable[Command], until: float) -> list[Any]:
+        """Send commands at once and return their replies; a refusal is a ReplyError among them."""
+        connection = self._take(until)
+        try:
+            connection.send(*commands, until=until)
+            replies: list[Any] = []
+            while connection.owed:
+                try:
+                    replies.append(connection.receive())
+                except ReplyError as error:
+                    replies.append(error)
+            return replies
+        finally:
+            self._put(connection)
+
+    def close(self) -> None:
+        """Close what is idle now, and the others when their calls return."""
+        self._closed = True
+        while self._idle:
+            try:
+                self._idle.pop().close()
+            except IndexError:  # another thread was faster
+                return
+
+    def _take(self, until: float) -> Connection:
+        while self._idle:
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                break
+            if until - connection.until < _STALE or connection.alive():  # two deadlines lie as far apart as two uses
+                return connection
+            self.doubtful = True
+            connection.close()
+        return Connection(self.endpoint, self._access, self._timeout)
+
+    def _put(self, connection: Connection) -> None:
+        if connection.owed or connection._socket is None:  # interrupted between two replies, or broken
+            self.doubtful = True
+            connection.close()
+            return
+        self._idle.append(connection)
+        if self._closed:
+            self.close()
+
+
+class _Bell:
+    """What wakes one waiter."""
+
+    __slots__ = ("number", "rung", "sleeper")
+
+    def __init__(self, number: int) -> None:
+        self.number = number  # of the subscription that listened when its claim was sent
+        self.rung = False
+        self.sleeper: threading.Event | None = None
+
+
+class Subscriber:
+    """The one connection of a client that is told who can go now.
+
+    There is no thread behind it. Of those that wait one reads for all; the others sleep until it rings their bell, or
+    until it leaves and one of them takes over.
+    """
+
+    def __init__(self, channel: str, clock: Clock, timeout: float) -> None:
+        self._channel = channel
+        self._clock = clock
+        self._timeout = timeout
+        self._connection: Connection | None = None
+        self._opening = threading.Lock()
+        self._reading = threading.Lock()  # held by the one that reads
+        self._bells: dict[str, _Bell] = {}
+        self._numbers = 0
+        self.number = 0  # of the subscription that listens now; 0: none does
+
+    def expect(self, name: str) -> None:
+        """Have a bell of this name from now on, so that no notice is missed."""
+        if self.number:
+            self._bells[name] = _Bell(self.number)
+
+    def forget(self, name: str) -> None:
+        """Take the bell away."""
+        self._bells.pop(name, None)
+
+    def heard_all(self, name: str, endpoint: Endpoint) -> bool:
+        """Tell whether this subscription has listened, and there, ever since the bell was hung up."""
+        bell, connection = self._bells.get(name), self._connection
+        return (
+            bell is not None and bell.number == self.number and connection is not None
+            and connection.endpoint == endpoint
+        )  # fmt: skip
+
+    def open(self, endpoint: Endpoint, access: Access, until: float) -> None:
+        """Subscribe, unless that is done at this server.
+
+        Raises: ReplyError; StoreUnavailable; StoreError.
+        """
+        with self._opening:
+            if self.number and self._connection is not None and self._connection.endpoint == endpoint:
+                return
+            self.interrupt()
+            connection = Connection(endpoint, access, self._timeout)
+            try:
+                connection.call("SUBSCRIBE", self._channel, until=until)
+            except BaseException:
+                connection.close()
+                raise
+            with self._reading:
+                self._drop()
+                self._connection = connection
+                self._numbers += 1
+                self.number = self._numbers
+
+    def wait(self, name: str, until: float) -> bool:
+        """Return True when the bell has rung or the subscription has ended, False when `until` has come."""
+        bell = self._bells.get(name)
+        if bell is None:
+            return True
+        sleeper = bell.sleeper = threading.Event()
+        try:
+            while not bell.rung and (left := until - self._clock.now()) > 0:
+                if self._reading.acquire(blocking=False):
+                    try:
+                        self._read_for_all(bell, until)
+                    finally:
+                        self._reading.release()
+                else:
+                    sleeper.wait(self._clock.patience(left))
+                    sleeper.clear()
+        finally:
+            bell.sleeper = None
+            self._hand_over()
+        return bell.rung
+
+    def interrupt(self) -> None:
+        """Make every wait return, and be subscribed no more. Safe in any thread."""
+        self.number = 0
+        if self._connection is not None:
+            self._connection.abort()
+        self._ring_all()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.interrupt()
+        with self._reading:
+            self._drop()
+
+    def _read_for_all(self, bell: _Bell, until: float) -> None:
+        while not bell.rung and (left := until - self._clock.now()) > 0:
+            if self._connection is None:
+                return self._ring_all()
+            try:
+                message = self._connection.listen(self._clock.patience(left))
+            except StoreUnavailable:
+                return self._drop()
+            except BaseException:  # interrupted in the middle of a message
+                self._drop()
+                raise
+            if message is not None and (told := self._bells.get(message[2].decode())) is not None:
+                _ring(told)
+
+    def _hand_over(self) -> None:
+        """See to it that somebody reads."""
+        if not self._reading.locked():
+            for bell in list(self._bells.values()):
+                if (sleeper := bell.sleeper) is not None:
+                    return sleeper.set()
+
+    def _drop(self) -> None:
+        """End the subscription: whoever waits has to ask again, for it may have missed its notice."""
+        self.number = 0
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        self._ring_all()
+
+    def _ring_all(self) -> None:
+        for bell in list(self._bells.values()):
+            _ring(bell)
+
+
+def _ring(bell: _Bell) -> None:
+    bell.rung = True
+    if (sleeper := bell.sleeper) is not None:
+        sleeper.set()
+
+
+def _readable(fd: int, seconds: float) -> bool:
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(int(seconds * 1000) + (seconds > 0)))

@@ -1,0 +1,163 @@
+"""Read-write locks, semaphores and rate limits: laws 1, 7, 8 and 14 as their users see them."""
+
+from __future__ import annotations
+
+from ..._async.lock import Lock
+from ...errors import Deadlock, RateLimited
+from ..check import ROUNDING, Ledger, raises
+from ..law import law
+from . import runtime
+from .case import Case
+from .runtime import eventually
+
+_WORKERS = 5
+_ROUNDS = 8
+
+
+@law(7, "shared", "fair")
+async def readers_and_writers_are_served_in_order_of_arrival(case: Case) -> None:
+    """Neither starves the other: who comes later waits behind who waits; readers that follow each other share."""
+    store, served = await case.store(), list[str]()
+    holder = case.claim(ttl=100)
+    await store.claim(holder)
+
+    async def serve(lock: Lock, name: str, together: int) -> None:
+        async with lock:
+            served.append(name)
+            await eventually(lambda: len(served) >= together)
+
+    calls = []
+    # Each stays until as many as `together` have come: readers 2 and 3 meet, nobody else does.
+    for number, (name, together) in enumerate((("r1", 0), ("w1", 0), ("r2", 4), ("r3", 4), ("w2", 0), ("r4", 0)), 1):
+        both = (await case.client()).rwlock("r", ttl=60)
+        calls.append(case.spawn(serve, both.read() if name.startswith("r") else both.write(), name, together))
+        await case.waiting(number)
+    await store.release("r", holder.holder)
+    for call in calls:
+        await call.join()
+    assert [*served[:2], *sorted(served[2:4]), *served[4:]] == ["r1", "w1", "r2", "r3", "w2", "r4"]
+
+
+@law(7, "shared", "fair")
+async def nested_read_shares_although_a_writer_waits(case: Case) -> None:
+    """A reader that reads once more does not wait behind a writer that waits for it."""
+    client, other = await case.client(), await case.client()
+    catalog = client.rwlock("r", ttl=60)
+    async with catalog.read() as outer:
+        writer = case.spawn(other.rwlock("r", ttl=60).write().acquire)
+        await case.waiting(1)
+        async with catalog.read().acquire(timeout=5) as inner:
+            assert inner.token == outer.token
+        outer.check()
+        assert not writer.done
+        assert len(await case.holders()) == 1
+    await writer.join()
+
+
+@law(1, "shared")
+async def reader_does_not_become_a_writer(case: Case) -> None:
+    """Asking for all of what one has a share of raises at once; the share stays, and excludes writers."""
+    client, other = await case.client(), await case.client()
+    catalog = client.rwlock("r", ttl=60)
+    async with catalog.read() as lease:
+        with raises(Deadlock) as caught:
+            await catalog.write().acquire(timeout=5)
+        assert caught.error.token == lease.token
+        lease.check()
+        assert await other.rwlock("r", ttl=60).write().try_acquire() is None
+        assert await other.rwlock("r", ttl=60).read().try_acquire() is not None
+
+
+@law(1, "shared")
+async def no_more_than_there_are_permits_are_inside(case: Case) -> None:
+    """Of many workers as many as there are permits are inside, and each gets its turn."""
+    ledger, permits = Ledger(), 2
+
+    async def work(lock: Lock, name: str) -> None:
+        for _ in range(_ROUNDS):
+            async with lock:
+                ledger.enter(name, 1, permits)
+                await runtime.pause(0.001)
+                ledger.leave(name)
+
+    shared = await case.client()
+    calls = []
+    for number in range(_WORKERS):
+        client = shared if number % 2 else await case.client()
+        lock = client.semaphore("r", permits=permits, ttl=60, timeout=60)
+        calls.append(case.spawn(work, lock, f"worker-{number}"))
+    for call in calls:
+        await call.join(60)
+    assert ledger.entered == _WORKERS * _ROUNDS
+
+
+@law(1, "shared")
+async def permits_may_change(case: Case) -> None:
+    """In a rolling deploy each claim is judged by its own number: old ones and new ones side by side."""
+    old, new = await case.client(), await case.client()
+    two, three = old.semaphore("r", permits=2, ttl=60), new.semaphore("r", permits=3, ttl=60)
+    leases = [await two.acquire(timeout=5) for _ in range(2)]
+    assert await two.try_acquire() is None
+    third = await three.acquire(timeout=5)
+    assert await three.try_acquire() is None
+    await leases[0].release()
+    assert await two.try_acquire() is None
+    await third.release()
+    assert await two.try_acquire() is not None
+    assert await two.try_acquire() is None
+
+
+@law(1, "shared", "detached")
+async def rate_is_kept_in_any_window(case: Case) -> None:
+    """No window has more hits than the limit, wherever it begins; when the window has passed there are hits again."""
+    clients = [await case.client() for _ in range(2)]
+    limits = [client.rate_limit("r", 2, per=case.real_ttl) for client in clients]
+    hits: list[tuple[float, float]] = []
+
+    async def tried() -> bool:
+        before = case.clock.now()
+        if await limits[len(hits) % 2].try_hit():
+            hits.append((before, case.clock.now()))
+            await case.advance(case.real_ttl / 4)  # the second hit comes later, and so does the fourth
+        else:
+            await case.advance(case.real_ttl / 20)
+        return len(hits) == 4
+
+    await eventually(tried)
+    for (first, _), (_, last) in zip(hits, hits[2:], strict=False):
+        assert last - first >= case.real_ttl * 0.99 - 0.002
+
+
+@law(8, "shared", "detached")
+async def refused_hit_says_when_to_come_again(case: Case) -> None:
+    """Who follows `retry_after` gets through, and not before the window has passed. By a driven clock it is exact."""
+    client, per = await case.client(), case.real_ttl
+    limit = client.rate_limit("r", 2, per=per)
+    began = case.clock.now()
+    await limit.hit()
+    await case.advance(per / 4)
+    await limit.hit()
+    with raises(RateLimited) as caught:
+        await limit.hit()
+    told = caught.error.retry_after
+    assert 0 < told <= per + ROUNDING
+    if case.driven:
+        assert abs(told - per * 3 / 4) < 0.05
+        await case.advance(told - 0.05)
+        assert not await limit.try_hit()
+        await case.advance(0.05 + ROUNDING)
+    else:
+        await case.advance(told + case.past)
+    await limit.hit()
+    assert case.clock.now() - began >= per * 0.99 - 0.002
+
+
+@law(14, "shared", "detached")
+async def hits_outlive_their_client(case: Case) -> None:
+    """A client that closes gives no hit back."""
+    client, other = await case.client(), await case.client()
+    await client.rate_limit("r", 2, per=60).hit()
+    await client.rate_limit("r", 2, per=60).hit()
+    await client.close()
+    assert not await other.rate_limit("r", 2, per=60).try_hit()
+    assert await other.rate_limit("r2", 2, per=60).try_hit()

@@ -1,0 +1,119 @@
+"""Recipes that need a server of their own: their blocks are run by it, with several processes."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from holdfast.testing.servers import eventually
+from tests.docs import pages
+
+pytestmark = pytest.mark.slow
+RECIPES = pages.ROOT / "docs" / "recipes.md"
+
+
+def block(mark: str) -> str:
+    """Return the one block of the page that has this in it."""
+    (found,) = [block.code for block in pages.python_blocks(RECIPES) if mark in block.code]
+    return found
+
+
+@contextmanager
+def running(folder: Path, *command: str, **environment: str) -> Iterator[None]:
+    """Run a server's module in a folder; end it and all its processes."""
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", *command],
+            cwd=folder,
+            env={**os.environ, "HOME": str(folder), **environment},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        yield
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def log(folder: Path) -> str:
+    return (folder / "log").read_text()
+
+
+class _Local(http.client.HTTPConnection):
+    """HTTP through a UNIX socket: no port to find free."""
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.connect(self.host)
+
+
+def ask(path: Path) -> list[str]:
+    connection = _Local(str(path), timeout=10)
+    try:
+        connection.request("GET", "/")
+        return connection.getresponse().read().decode().split()
+    finally:
+        connection.close()
+
+
+def test_workers_of_gunicorn_share_a_client_made_before_their_fork(tmp_path: Path):
+    (tmp_path / "shop.py").write_text(block("def application(") + "\nwith locks.lock('used before the fork'): pass\n")
+    listening = tmp_path / "web"
+    with running(tmp_path, "gunicorn", "--preload", "--workers=2", f"--bind=unix:{listening}", "shop:application"):
+        eventually(listening.exists, "gunicorn did not listen", log=lambda: log(tmp_path))
+        workers: set[str] = set()
+        tokens: list[int] = []
+
+        def both_answered() -> bool:
+            owner, token = ask(listening)
+            workers.add(owner)
+            tokens.append(int(token))
+            return len(workers) == 2
+
+        eventually(both_answered, "only one worker answered", log=lambda: log(tmp_path))
+    assert tokens == sorted(set(tokens))
+
+
+@pytest.mark.parametrize(("url", "excludes"), [("sqlite:locks.db", True), ("memory://", False)])
+def test_processes_of_a_celery_worker_share_a_client_made_before_their_fork(tmp_path: Path, url: str, excludes: bool):
+    # Without a server: Celery can keep its queue in a folder.
+    (tmp_path / "queue").mkdir()
+    code = f"""{block("app = Celery(").replace("sqlite:locks.db", url)}
+import os, time
+app.conf.broker_transport_options = dict.fromkeys(["data_folder_in", "data_folder_out", "processed_folder"], "queue")
+
+@app.task
+def count():
+    with locks.lock("count", timeout=20):
+        with open("lines", "a+") as lines:
+            lines.seek(0)
+            number = len(lines.readlines())
+            time.sleep(0.02)  # two at once would read the same
+            lines.write(f"{{number}} {{os.getpid()}}\\n")
+"""
+    (tmp_path / "shop.py").write_text(code)
+    broker = {"CELERY_BROKER_URL": "filesystem://"}
+    send = "import shop\nfor _ in range(20): shop.count.delay()"
+    subprocess.run([sys.executable, "-c", send], cwd=tmp_path, env={**os.environ, **broker}, check=True)
+    options = ("--pool=prefork", "--concurrency=2", "--without-gossip", "--without-mingle", "--without-heartbeat")
+    lines = tmp_path / "lines"
+
+    def written() -> list[str]:
+        return lines.read_text().splitlines() if lines.exists() else []
+
+    with running(tmp_path, "celery", "-A", "shop", "worker", *options, **broker):
+        eventually(lambda: len(written()) == 20, "the tasks were not done", log=lambda: log(tmp_path))
+    numbers, processes = zip(*(line.split() for line in written()), strict=True)
+    assert len(set(processes)) == 2
+    assert (sorted(map(int, numbers)) == list(range(20))) is excludes

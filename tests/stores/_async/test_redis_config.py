@@ -1,0 +1,148 @@
+"""What a Redis promises depends on its configuration: found on first use, refused or told. And passwords never show."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from holdfast._async.client import Client, connect
+from holdfast.core.promises import Fault
+from holdfast.errors import StoreError, StoreUnavailable
+from holdfast.testing.servers.redis import RedisServer
+from tests.servers import needed
+
+pytestmark = pytest.mark.server
+
+SECRET = "hunter2"
+
+WEAK = {
+    "evicts": (("--maxmemory", "100mb", "--maxmemory-policy", "volatile-lru"), "noeviction"),
+    "forgets": (("--appendonly", "no"), "appendonly"),
+    "forgets the last second": (("--appendfsync", "everysec"), "appendfsync"),
+}
+
+
+async def use(locks: Client) -> None:
+    async with locks.lock("r"):
+        pass
+
+
+async def use_until_refused(locks: Client) -> None:
+    for _ in range(5):
+        try:
+            await use(locks)
+        except StoreUnavailable:  # the connection of before the restart
+            pass
+
+
+@pytest.mark.parametrize("weakness", WEAK)
+async def test_what_cannot_keep_promises_is_refused_where_they_are_required(weakness: str) -> None:
+    """On first use as well as by ready(); and the claim that found it out is given back."""
+    arguments, cause = WEAK[weakness]
+    with needed(lambda: RedisServer(*arguments)) as server:
+        for call in (use, Client.ready):
+            async with connect(server.url, require="correctness") as locks:
+                with pytest.raises(StoreError, match=cause):
+                    await call(locks)
+                assert not locks.capabilities.keeps(2)
+        async with connect(server.url) as other:
+            async with other.lock("r", timeout=5):
+                pass
+
+
+@pytest.mark.parametrize("weakness", WEAK)
+async def test_what_cannot_keep_promises_is_told_once_elsewhere(
+    weakness: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    arguments, cause = WEAK[weakness]
+    with needed(lambda: RedisServer(*arguments)) as server, caplog.at_level(logging.WARNING, "holdfast"):
+        async with connect(server.url) as locks:
+            await use(locks)
+            await use(locks)
+            await locks.ready()
+        assert [cause in record.message for record in caplog.records] == [True]
+
+
+async def test_what_keeps_them_is_quiet(caplog: pytest.LogCaptureFixture) -> None:
+    with needed(RedisServer) as server, caplog.at_level(logging.WARNING, "holdfast"):
+        async with connect(server.url, require="correctness") as locks:
+            await use(locks)
+            assert locks.capabilities.keeps(2)
+            assert Fault.SERVER_FAILOVER not in locks.capabilities.faults
+        assert caplog.records == []
+
+
+async def test_a_configuration_that_became_weak_is_found_after_the_restart() -> None:
+    with needed(RedisServer) as server:
+        async with connect(server.url, require="correctness") as locks:
+            await use(locks)
+            server.stop()
+            server.arguments = ("--appendonly", "no")
+            server.start()
+            with pytest.raises(StoreError, match="appendonly"):
+                await use_until_refused(locks)
+
+
+async def test_a_replica_that_can_be_promoted_shows_in_the_promises() -> None:
+    with (
+        needed(RedisServer) as server,
+        needed(lambda: RedisServer("--replicaof", "127.0.0.1", str(server.port))) as copy,
+    ):
+        while server.info("replication")["connected_slaves"] != "1":
+            pass
+        async with connect(server.url, require="correctness") as locks:
+            await use(locks)
+            assert 1 in locks.capabilities.faults[Fault.SERVER_FAILOVER]
+            assert locks.capabilities.keeps(2)
+        async with connect(copy.url) as locks:
+            with pytest.raises(StoreError, match="replica"):
+                await use(locks)
+
+
+async def test_a_server_that_hides_its_configuration_has_to_be_trusted() -> None:
+    with needed(lambda: RedisServer("--rename-command", "CONFIG", "")) as server:
+        async with connect(server.url) as locks:
+            with pytest.raises(StoreError, match="trust_config"):
+                await use(locks)
+        async with connect(server.url + "?trust_config=true", require="correctness") as locks:
+            await use(locks)
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+async def test_a_password_works_and_never_shows(tls: bool, caplog: pytest.LogCaptureFixture) -> None:
+    with needed(lambda: RedisServer(password=SECRET, tls=tls)) as server, caplog.at_level(logging.DEBUG):
+        async with connect(server.url) as locks:
+            await use(locks)
+            assert SECRET not in repr(locks)
+            assert SECRET not in repr(locks.url) + str(locks.url) + repr(vars(locks._store))
+        for wrong in (server.url.replace(SECRET, SECRET + "x"), server.url.replace(f":{SECRET}@", "")):
+            async with connect(wrong) as locks:
+                with pytest.raises(StoreError) as caught:
+                    await use(locks)
+                assert type(caught.value) is StoreError
+                assert "password" in str(caught.value)
+                assert SECRET not in str(caught.value)
+        assert SECRET not in caplog.text
+        if tls:
+            async with connect(server.url.partition("?")[0]) as locks:
+                with pytest.raises(StoreError, match="certificate"):
+                    await use(locks)
+            async with connect(server.url.partition("?")[0] + "?verify=false") as locks:
+                await use(locks)
+
+
+async def test_a_user_with_few_rights_is_told_which_are_missing() -> None:
+    with needed(RedisServer) as server:
+        rights = ("~holdfast*", "+@all")
+        server.call("ACL", "SETUSER", "worker", "on", ">" + SECRET, *rights, "resetchannels")
+        url = server.url.replace("redis://", f"redis://worker:{SECRET}@")
+        async with connect(url) as locks, connect(server.url) as holder:
+            lease = await holder.lock("r").acquire()
+            with pytest.raises(StoreError, match="&holdfast"):
+                await locks.lock("r").acquire(5)
+            await lease.release()
+            await use(locks)
+        server.call("ACL", "SETUSER", "worker", "&holdfast*")
+        async with connect(url) as locks:
+            await use(locks)

@@ -1,0 +1,224 @@
+"""Redis when things go wrong: replies that are lost, servers that stop, connections that break, data that is gone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from holdfast._async.client import Client, connect
+from holdfast.core.claim import Claim, Granted
+from holdfast.errors import LeaseLost, StaleToken, StoreUnavailable
+from holdfast.testing._async.runtime import eventually, pause, spawn
+from tests.stores.redis_kit import Place, bad_network
+
+pytestmark = [pytest.mark.server, pytest.mark.filterwarnings("ignore:the lease on:ResourceWarning")]
+
+IO = 0.3
+SLACK = 3.0  # a busy machine; far below what an unbounded call takes
+
+
+@pytest.fixture(scope="module")
+def module_place() -> Iterator[Place]:
+    with bad_network() as place:
+        yield place
+
+
+@pytest.fixture
+def place(module_place: Place) -> Iterator[Place]:
+    module_place.server.call("FLUSHALL")
+    yield module_place
+    module_place.proxy.heal()
+
+
+def client(place: Place, io_timeout: float = IO, **options: object) -> Client:
+    return connect(place.url, io_timeout=io_timeout, **options)  # type: ignore[arg-type]
+
+
+async def warm(locks: Client) -> None:
+    """Open a connection and let the server know the scripts."""
+    async with locks.lock("warm"):
+        pass
+
+
+async def test_a_grant_whose_reply_was_lost_is_found_again(place: Place) -> None:
+    async with client(place) as locks:
+        await warm(locks)
+        place.proxy.down.mode = "drop"
+        call = spawn(locks.lock("r").acquire, 20)
+        await eventually(lambda: place.holder("r") is not None)
+        token = int(place.server.call("HGET", "holdfast:{default:r}", "token"))
+        await pause(2 * IO)
+        place.proxy.heal()
+        place.proxy.reset()
+        lease = await call.join()
+        assert lease.token == token, "the second try was taken for another claim"
+        await lease.release()
+        assert place.holder("r") is None
+
+
+async def test_control_a_plain_set_nx_takes_its_own_lost_grant_for_another_holder(place: Place) -> None:
+    """What the test above is about: the same fault, and a lock that has no memory of who asked."""
+    take = ("SET", "plain", "1", "NX", "PX", 30000)
+    assert place.server.call(*take) == b"OK"  # and the reply is lost
+    assert place.server.call(*take) is None, "the second try says: taken. By whom? By itself"
+
+
+async def test_a_release_whose_reply_was_lost_is_done_once(place: Place) -> None:
+    async with client(place) as locks:
+        lease = await locks.lock("r").acquire()
+        place.proxy.down.mode = "drop"
+        await lease.release()
+        assert place.holder("r") is None
+        place.proxy.heal()
+        place.proxy.reset()
+        async with locks.lock("r", timeout=10) as again:
+            assert again.token > lease.token
+
+
+async def test_a_connection_reset_in_the_middle_of_a_reply_is_survived(place: Place) -> None:
+    async with client(place) as locks:
+        await warm(locks)
+        for bytes_ in (0, 1, 7, 20):
+            place.proxy.down.limit = bytes_
+            lease = await locks.lock("r", timeout=10).acquire()
+            place.proxy.down.limit = bytes_
+            await lease.release()
+            await eventually(lambda: place.holder("r") is None)
+
+
+async def test_a_paused_server_is_told_in_time_and_its_late_grant_is_withdrawn(place: Place) -> None:
+    """A stopped Redis runs what it was sent when it is resumed: nobody wants that claim any more."""
+    async with client(place) as locks:
+        await warm(locks)
+        place.server.pause()
+        started = time.monotonic()
+        try:
+            with pytest.raises(StoreUnavailable):
+                await locks.lock("r", ttl=60).try_acquire()
+            assert time.monotonic() - started < IO + SLACK
+        finally:
+            place.server.resume()
+        await eventually(lambda: place.server.call("HGET", "holdfast:{default:r}", "token") is not None)
+        await eventually(lambda: place.holder("r") is None)
+
+
+async def test_a_silent_network_is_told_in_time_also_while_connecting(place: Place) -> None:
+    place.proxy.silence()
+    async with client(place) as locks:
+        for call in (locks.ready, locks.inspect, lambda: locks.lock("r").try_acquire()):
+            started = time.monotonic()
+            with pytest.raises(StoreUnavailable):
+                await call()
+            assert time.monotonic() - started < IO + SLACK
+
+
+async def test_a_restart_with_its_data_costs_nobody_the_lease(place: Place) -> None:
+    async with client(place) as locks, client(place) as rival:
+        lease = await locks.lock("r", ttl=60).acquire()
+        place.server.kill()
+        with pytest.raises(StoreUnavailable):
+            await lease.renew()
+        place.server.start()
+        await lease.renew()
+        assert await rival.lock("r").try_acquire() is None
+        await lease.release()
+        assert await rival.lock("r").try_acquire() is not None
+
+
+async def test_a_restart_without_its_data_is_told_and_tokens_rise(place: Place) -> None:
+    """Two may believe to hold; the fence tells them apart."""
+    async with client(place) as locks, client(place) as rival:
+        lease = await locks.lock("r", ttl=60).acquire()
+        place.server.kill()
+        place.server.forget()
+        place.server.start()
+        successor = await rival.lock("r", ttl=60, timeout=10).acquire()
+        assert not lease.lost
+        assert successor.token > lease.token
+        await rival._store.write("k", "new", successor.fence)
+        with pytest.raises(StaleToken):
+            await locks._store.write("k", "old", lease.fence)
+        with pytest.raises(LeaseLost):
+            await lease.renew()
+
+
+async def test_a_flushed_script_cache_is_survived(place: Place) -> None:
+    async with client(place) as locks:
+        leases = [await locks.lock(f"r{number}", ttl=60).acquire() for number in range(5)]
+        place.server.call("SCRIPT", "FLUSH")
+        claims = [lease._hold.claim for lease in leases]
+        assert all(left for left, *_ in await locks._store.renew(claims))
+        place.server.call("SCRIPT", "FLUSH")
+        for lease in leases:
+            await lease.release()
+        place.server.call("SCRIPT", "FLUSH")
+        assert await locks.inspect() == []
+
+
+async def test_a_dropped_subscription_is_survived(place: Place) -> None:
+    """The waiter asks again at once when its subscription breaks, and is told again after that."""
+    async with client(place, 10) as locks, client(place, 10) as holder:
+        for _ in range(3):
+            lease = await holder.lock("r", ttl=60).acquire()
+            call = spawn(locks.lock("r", ttl=60).acquire)
+            await eventually(lambda: place.listeners == 1)
+            await pause(0.02)
+            place.server.call("CLIENT", "KILL", "TYPE", "pubsub")
+            started = time.monotonic()
+            await lease.release()
+            await (await call.join()).release()
+            assert time.monotonic() - started < 1.5, "it was not told: it came by its refresh"
+
+
+async def test_a_lost_notice_costs_a_refresh_and_no_more(place: Place) -> None:
+    """A subscription that hears nothing: the waiter asks again every third of its waiting life."""
+    async with client(place, 10) as locks:
+        holder = Claim("r", "another")
+        async with connect(place.server.url) as past:
+            assert isinstance(await past._store.claim(holder), Granted)
+            call = spawn(locks.lock("r", ttl=60).acquire)
+            await eventually(lambda: place.listeners == 1)
+            await pause(0.05)
+            # The notice goes to nobody: the claim in line was made by a client whose channel has another name.
+            line = place.server.call("HGETALL", "holdfast:{default:r}:claims")
+            place.server.call("HSET", "holdfast:{default:r}:claims", line[0], line[1].replace(b"wake:", b"lost:"))
+            await past._store.release("r", "another")
+        lease = await call.join()
+        await lease.release()
+
+
+async def test_an_idle_connection_that_the_server_closed_is_not_used(place: Place) -> None:
+    """`timeout=0` asks once: a connection that died long ago must not make that an outage."""
+    async with client(place, 10) as locks:
+        for _ in range(5):
+            lease = await locks.lock("r").try_acquire()
+            assert lease is not None
+            await lease.release()
+            place.server.call("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+            await pause(0.05)
+
+
+async def test_replies_never_go_to_somebody_else(place: Place) -> None:
+    """Calls that time out between others: every answer is the one to its own question."""
+    async with client(place, 0.15) as locks:
+        await warm(locks)
+        store = locks._store
+        for number in range(6):
+            place.proxy.down.mode = "hold" if number % 2 else "pass"
+            calls = [
+                spawn(store.claim, Claim(f"r{number}.{i}", f"h{number}.{i}", 1, 5, 60.0, value=str(i)))
+                for i in range(5)
+            ]
+            for call in calls:
+                try:
+                    assert isinstance(await call.join(), Granted)
+                except StoreUnavailable:
+                    assert number % 2
+            place.proxy.heal()
+        await pause(0.2)
+        for state in await store.inspect():
+            (holder,) = state.holders
+            assert f"r{holder.holder[1:]}" == state.resource
+            assert holder.value == state.resource.partition(".")[2]

@@ -1,0 +1,266 @@
+"""The Lua scripts with the pure queue as their oracle: the same answers, tokens, views and notices."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import Phase, example, given, settings
+
+from holdfast._sync.stores.redis import RedisStore
+from holdfast.core.claim import MAX, Claim, Granted, Waiting
+from holdfast.core.promises import Capabilities
+from holdfast.core.queue import TOKEN_LIMIT, Queue, Step
+from holdfast.errors import StoreError
+from holdfast.testing.servers.redis import RedisServer
+from tests.core.naive import WAITING_LIFE, Ask, Evict, Operation, Pass, Release, Renew, casts, operations
+from tests.servers import needed
+
+from .driven_redis import DrivenRedis, drive
+
+pytestmark = pytest.mark.server
+
+RESOURCES = 2
+DAY = 86400.0
+_namespaces = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def redis() -> Iterator[DrivenRedis]:
+    with needed(lambda: RedisServer("--appendonly", "no")) as server:
+        driven = DrivenRedis(server)
+        yield driven
+        driven.close()
+
+
+@pytest.fixture(autouse=True)
+def patched(monkeypatch: pytest.MonkeyPatch) -> None:
+    drive(monkeypatch)
+    short: Capabilities = RedisStore.capabilities._replace(waiting_life=WAITING_LIFE)
+    monkeypatch.setattr(RedisStore, "capabilities", short)
+
+
+class Both:
+    """A store used by turns with the pure queues that say what must happen."""
+
+    def __init__(self, redis: DrivenRedis, cast: list[Claim]) -> None:
+        self.redis = redis
+        self.cast = cast
+        self.namespace = f"n{next(_namespaces)}"
+        self.queues = {f"r{i}": Queue() for i in range(RESOURCES)}
+        self.store = redis.store(self.namespace)
+
+    def run(self, story: list[Operation]) -> None:
+        self.redis.told()
+        try:
+            for what in story:
+                self._do(what)
+                self._compare_views()
+        finally:
+            self.store.close()
+
+    def _do(self, what: Operation) -> None:
+        match what:
+            case Pass(seconds, _):
+                self.redis.advance(seconds)
+            case Evict():
+                pass  # nobody can see from there that a process is dead
+            case Ask(who, queue, twice) if not self._is_kept(who):  # a holder is new for every acquire
+                for _ in range(1 + twice):
+                    self._ask(self.cast[who], queue)
+            case Renew(who):
+                self._renew(self.cast[who::2])
+            case Release(who, keep):
+                claim, queue_ = self.cast[who], self.queues[self.cast[who].resource]
+                had = self.store.release(claim.resource, claim.holder, keep)
+                step = queue_.release(claim.holder, self.redis.now, keep)
+                assert had is step.answer
+                self._compare_notices(step)
+
+    def _ask(self, claim: Claim, queue: bool) -> None:
+        now, pure = self.redis.now, self.queues[claim.resource]
+        answer = self.store.claim(claim, queue)
+        step = pure.claim(claim, now, self.redis.us, WAITING_LIFE, queue=queue)
+        if isinstance(answer, Waiting) and isinstance(step.answer, Waiting) and answer.blocker != step.answer.blocker:
+            # The queue names the holder that came first, Redis the one that ends first: it is for people.
+            assert answer.blocker is not None
+            assert answer.blocker.token in {entry.token for entry in pure.entries if entry.token}
+            answer = answer._replace(blocker=step.answer.blocker)
+        assert answer == step.answer
+        self._compare_notices(step)
+
+    def _renew(self, batch: list[Claim]) -> None:
+        answers, now = self.store.renew(batch), self.redis.now
+        # A renewal looks at its own claim alone: whoever has expired is noticed by the next claim or release.
+        assert answers == [Queue(self.queues[c.resource].entries).renew(c.holder, now).answer for c in batch]
+        assert self.redis.told() == []
+
+    def _compare_notices(self, step: Step) -> None:
+        """Law 8, down to the message: those who can go are told, in order, and nobody else is."""
+        assert self.redis.told() == [entry.claim.holder for entry in step.wake]
+
+    def _compare_views(self) -> None:
+        expected = [queue.state(name, self.redis.now) for name, queue in sorted(self.queues.items())]
+        assert self.store.inspect("") == [state for state in expected if state.holders or state.waiters]
+
+    def _is_kept(self, who: int) -> bool:
+        entry = self.queues[self.cast[who].resource].find(self.cast[who].holder)
+        return entry is not None and entry.kept and entry.expires > self.redis.now
+
+
+# A permit becomes free; the writer at the head cannot go, and the unfair waiter behind it can. Chance hardly finds it.
+PASSED_BY = (
+    [
+        Claim("r0", "h0", 1, 2),
+        Claim("r0", "h1", 1, 2),
+        Claim("r0", "h2"),
+        Claim("r0", "h3", 1, 2, fair=False),
+        Claim("r0", "h4", 1, 2, fair=False),
+    ],
+    [Ask(0), Ask(1), Ask(2), Ask(3), Ask(4), Release(0)],
+)
+# A release with min_hold whose answer was lost is sent again.
+KEPT = ([Claim("r0", "h0"), Claim("r0", "h1")], [Ask(0), Release(0, 2.5), Ask(1), Release(0), Pass(1.0, 0), Release(0)])
+
+
+@settings(max_examples=150, deadline=None)
+@example(*PASSED_BY)
+@example(*KEPT)
+@given(casts(resources=RESOURCES), operations())
+def test_the_scripts_answer_as_the_queue_does(redis: DrivenRedis, cast: list[Claim], story: list[Operation]) -> None:
+    Both(redis, cast).run(story)
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        ("redis_claim", "not f[4] and (not f[2]", "(not f[2]"),  # takes what is kept, or past those who wait
+        ("redis_claim", "(not f[2] or tonumber(f[3]) <= now)", "true"),  # takes what is taken
+        ("redis_claim", "if fair and total <= capacity", "if false"),  # overtakes
+        ("redis_claim", "    drop(me)\n  end\n  q.token", "  end\n  q.token"),  # stays in line after its grant
+        ("redis_claim", "rank + redis.call('ZCARD', held)", "rank"),  # counts waiters alone
+        ("redis_claim", "redis.call('ZADD', lives, now", "redis.call('ZADD', lives, 'NX', now"),  # no refresh
+        ("redis_release", "tonumber(f[2]) > now", "true"),  # frees what has expired
+        ("redis_release", "and not f[3] ", ""),  # frees and wakes nobody
+        ("redis_release", "elseif not q.kept then", "else"),  # frees what was to be kept
+        ("redis_renew", "or tonumber(f[2]) <= now", ""),  # brings an expired lease back
+        ("redis_renew", "or f[3] ", ""),  # prolongs what was released
+        ("redis_renew", "held_until <= now", "held_until == 0"),
+        ("redis_release", "waiter.fair and ahead or woken", "ahead"),  # tells no unfair waiter
+        ("redis_release", "q.unfair and woken or ahead", "ahead"),  # ends the walk before an unfair waiter
+        ("redis_claim", "q.slack, q.unfair = math.max(q.slack, capacity - weight)", "q.slack, q.unfair = 0"),
+        ("redis_release", "q.weight, changed = q.weight - claim.weight, true", "changed = true"),
+    ],
+    ids=lambda mistake: f"{mistake[0]}: {mistake[1]}"[:60],
+)
+def test_control_a_script_with_a_mistake_is_caught(redis: DrivenRedis, mistake: tuple[str, str, str]) -> None:
+    @settings(max_examples=400, deadline=None, database=None, derandomize=True, phases=(Phase.explicit, Phase.generate))
+    @example(*PASSED_BY)
+    @example(*KEPT)
+    @given(casts(resources=RESOURCES), operations())
+    def attempt(cast: list[Claim], story: list[Operation]) -> None:
+        Both(redis, cast).run(story)
+
+    with pytest.MonkeyPatch.context() as patch:
+        drive(patch, mistake)
+        with pytest.raises((AssertionError, StoreError)):
+            attempt()
+
+
+# -- what the story cannot show
+
+
+def test_a_token_past_the_limit_is_refused_and_nothing_is_taken(redis: DrivenRedis) -> None:
+    store = redis.store("limit")
+    for claim in (Claim("r", "h1"), Claim("r", "h2", 1, 2)):
+        redis.call("HSET", "holdfast:{limit:r}", "token", TOKEN_LIMIT - 1)
+        with pytest.raises(StoreError, match=r"2\^53"):
+            store.claim(claim)
+        assert store.inspect() == []
+    redis.call("HSET", "holdfast:{limit:r}", "token", TOKEN_LIMIT - 2)
+    assert store.claim(Claim("r", "h3")) == Granted(TOKEN_LIMIT - 1, 30.0)
+    store.close()
+
+
+def test_tokens_are_written_in_full_and_rise_although_the_clock_is_set_back(redis: DrivenRedis) -> None:
+    store = redis.store("back")
+    first = store.claim(Claim("r", "h1"))
+    assert first == Granted(redis.us, 30.0)
+    assert redis.call("HGET", "holdfast:{back:r}", "token") == str(redis.us).encode()
+    store.release("r", "h1")
+    redis.advance(-1800)
+    try:
+        assert store.claim(Claim("r", "h2", 1, 3)) == Granted(first.token + 1, 30.0)
+        assert store.claim(Claim("r", "h3", 1, 3)) == Granted(first.token + 2, 30.0)
+    finally:
+        redis.advance(1800)
+        store.close()
+
+
+def lives(redis: DrivenRedis, namespace: str) -> dict[bytes, float]:
+    """Return the keys of a namespace, and how many days each lives on after now."""
+    keys = redis.call("KEYS", f"holdfast:{{{namespace}:*")
+    return {key: (redis.call("PEXPIRETIME", key) * 1000 - redis.us) / 1e6 / DAY for key in keys}
+
+
+@pytest.mark.parametrize("ttl", [30.0, 9 * DAY])
+def test_everything_goes_a_day_after_its_last_use(redis: DrivenRedis, ttl: float) -> None:
+    store = redis.store(f"life{ttl:.0f}")
+    claims = [Claim("r", f"h{i}", weight, MAX, ttl) for i, weight in enumerate((1, 1, MAX, 1))]
+    for claim in claims:
+        store.claim(claim)
+    found = lives(redis, f"life{ttl:.0f}")
+    assert len(found) == 5
+    assert len(set(found.values())) == 1, "one key without the others would mean something else"
+    assert all(ttl / DAY + 1 <= days <= ttl / DAY + 1.05 for days in found.values())
+    redis.advance(5.0)
+    assert store.renew(claims[:1]) != []
+    for claim in claims:
+        store.release("r", claim.holder)
+    assert len(lives(redis, f"life{ttl:.0f}")) == 1, "a free resource costs one key"
+    store.close()
+
+
+def test_a_key_never_goes_while_somebody_holds(redis: DrivenRedis) -> None:
+    store = redis.store("long")
+    long = Claim("r", "h1", 1, 4, 10 * DAY)
+    store.claim(long)
+    for i in range(3):
+        store.claim(Claim("r", f"s{i}", 1, 4, 1.0))
+        store.release("r", f"s{i}")
+    assert all(days > 11 for days in lives(redis, "long").values())
+    redis.advance(9 * DAY)
+    store.renew([long])
+    assert all(days > 11 for days in lives(redis, "long").values())
+    redis.advance(-9 * DAY)
+    store.close()
+
+
+def commands(redis: DrivenRedis) -> int:
+    """Return how many commands the server has run, those of scripts included."""
+    lines = redis.call("INFO", "commandstats").decode().splitlines()
+    return sum(int(line.split("calls=")[1].split(",")[0]) for line in lines if "calls=" in line)
+
+
+@pytest.mark.parametrize("kind", [(MAX, MAX), (1, 1), (1, MAX)], ids=["lock", "permit", "reader"])
+def test_the_cost_of_a_verb_does_not_grow_with_the_waiters_behind(
+    redis: DrivenRedis, monkeypatch: pytest.MonkeyPatch, kind: tuple[int, int]
+) -> None:
+    """Ask again at the head, renew, release, and be granted: the same number of commands with 5 and with 500 behind."""
+    counts = []
+    for behind in (20, 500):
+        store = redis.store(f"cost{kind}{behind}".replace(" ", ""))
+        store.claim(Claim("r", "holder", MAX, MAX))
+        store.claim(Claim("r", "next", MAX, MAX))
+        for i in range(behind):
+            store.claim(Claim("r", f"w{i}", *kind))
+        before = commands(redis)
+        store.claim(Claim("r", "next", MAX, MAX))
+        store.renew([Claim("r", "holder", MAX, MAX)])
+        store.release("r", "holder")
+        store.claim(Claim("r", "next", MAX, MAX))
+        store.claim(Claim("r", "last", *kind))  # and to be the last of many is not more work than of few
+        counts.append(commands(redis) - before)
+        store.close()
+    assert counts[0] == counts[1]
