@@ -1,6 +1,7 @@
 """Processes that contend for one lock and record every hold; and what their records prove."""
 
 import csv
+import importlib
 import multiprocessing
 import time
 from collections import Counter
@@ -32,10 +33,12 @@ Take = Callable[[], tuple[int, Callable[[], object]]]
 
 @contextmanager
 def ours(directory: Path) -> Iterator[Take]:
-    """holdfast on SQLite."""
+    """holdfast on SQLite, or on the server whose URL stands in the directory."""
     import holdfast
 
-    with holdfast.connect(f"sqlite://{directory}/locks.db") as locks:
+    server = directory / "url"
+    url = server.read_text() if server.exists() else f"sqlite://{directory}/locks.db"
+    with holdfast.connect(url, io_timeout=10) as locks:
         lock = locks.lock("bench")
 
         def take() -> tuple[int, Callable[[], object]]:
@@ -81,11 +84,20 @@ LOCKS: Mapping[str, Callable[[Path], AbstractContextManager[Take]]] = {
 }
 
 
-def work(kind: str, directory: Path, process: int, start: Barrier, seconds: float) -> None:
-    """Take and give back until the time is over, then write the records down."""
+def locker(kind: str) -> Callable[[Path], AbstractContextManager[Take]]:
+    """Return a lock of LOCKS, or one of another module: `module:name`."""
+    module, colon, name = kind.partition(":")
+    found: Callable[[Path], AbstractContextManager[Take]] = (
+        getattr(importlib.import_module(module), name) if colon else LOCKS[kind]
+    )
+    return found
+
+
+def work(kind: str, directory: Path, process: int, start: Barrier, seconds: float, away: float = 0.0) -> None:
+    """Take and give back until the time is over, and stay `away` after each; then write the records down."""
     holds: list[Hold] = []
     now = time.monotonic_ns
-    with LOCKS[kind](directory) as take:
+    with locker(kind)(directory) as take:
         start.wait()
         end = now() + int(seconds * 1e9)
         while now() < end:
@@ -95,11 +107,15 @@ def work(kind: str, directory: Path, process: int, start: Barrier, seconds: floa
             leaving = now()
             give_back()
             holds.append(Hold(process, token, asked, got, leaving))
+            if away:
+                time.sleep(away)
     with (directory / f"{process}.csv").open("w", newline="") as file:
         csv.writer(file).writerows(astuple(hold) for hold in holds)
 
 
-def contend(kind: str, directory: Path, processes: int, seconds: float, patience: float = 30) -> list[Hold]:
+def contend(
+    kind: str, directory: Path, processes: int, seconds: float, patience: float = 30, away: float = 0.0
+) -> list[Hold]:
     """Let processes contend and return all their holds, in the order they began.
 
     Raises:
@@ -108,7 +124,8 @@ def contend(kind: str, directory: Path, processes: int, seconds: float, patience
     context = multiprocessing.get_context("spawn")
     start = context.Barrier(processes)
     workers = [
-        context.Process(target=work, args=(kind, directory, number, start, seconds)) for number in range(processes)
+        context.Process(target=work, args=(kind, directory, number, start, seconds, away))
+        for number in range(processes)
     ]
     for worker in workers:
         worker.start()

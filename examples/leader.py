@@ -79,7 +79,7 @@ def main(folder: str) -> None:
     tokens.append(next(changes).token)
 
     print("tokens rise:", tokens == sorted(tokens))
-    first.terminate()
+    first.kill()
     for process in (first, second):
         process.join()
     locks.close()

@@ -43,7 +43,12 @@ class RateLimited(LockError):
 
 
 class Deadlock(LockError):
-    """Waiting would never end: this actor waits, directly or through others, for itself."""
+    """Waiting would never end: this actor waits, directly or through others, for itself.
+
+    `cycle` has (resource, who waits for it, who holds it) for each wait that was found, beginning with this one.
+    """
+
+    cycle: tuple[tuple[str, str, str], ...] = ()
 
 
 class Unsupported(LockError):

@@ -37,6 +37,20 @@ SECRET = "Tr0ub4dor"
         ("redis://u:@h", StoreURL("redis", (("h", None),), username="u", password="")),
         ("redis://u%40x:p%3A%2F%40@h", StoreURL("redis", (("h", None),), username="u@x", password="p:/@")),
         ("redis://u:p:q@h", StoreURL("redis", (("h", None),), username="u", password="p:q")),
+        (
+            "redlock://u1:p1@h1:1,h2,:p3@[::1]:3/2",
+            StoreURL(
+                "redlock",
+                (("h1", 1), ("h2", None), ("::1", 3)),
+                "/2",
+                logins=(("u1", "p1"), (None, None), (None, "p3")),
+            ),
+        ),
+        ("redlock://h1,h2,h3", StoreURL("redlock", (("h1", None), ("h2", None), ("h3", None)))),
+        (
+            "redlock://u%2C%40:p%2C%40@h1,h2",
+            StoreURL("redlock", (("h1", None), ("h2", None)), logins=(("u,@", "p,@"), (None, None))),
+        ),
         ("redis+tls://h?a=1&b=&c=%20x", StoreURL("redis+tls", (("h", None),), options={"a": "1", "b": "", "c": " x"})),
     ],
 )
@@ -111,6 +125,24 @@ def test_a_password_that_was_not_quoted_is_not_shown_either(secret: str, host: s
     except ValueError as error:
         shown = str(error)
     assert SECRET not in shown
+
+
+@given(st.lists(secrets, min_size=3, max_size=3), st.sampled_from(["", "user", "u@s,er"]))
+def test_passwords_of_single_hosts_are_never_shown(passwords: list[str], user: str) -> None:
+    logins = [f"{quote(user, safe='')}:{quote(password, safe='')}" for password in passwords]
+    url = parse_url(f"redlock://{logins[0]}@h1:1,{logins[1]}@h2,{logins[2]}@[::1]:3?token={SECRET}")
+    assert [password for _, password in url.logins] == passwords
+    assert [name for name, _ in url.logins] == [user or None] * 3
+    for shown in (str(url), repr(url), f"{url}", f"{url!r}"):
+        assert SECRET not in shown
+        assert shown.count("***") == 3
+
+
+@pytest.mark.parametrize("places", [f"u:{SECRET}@h:x,h2,h3", f"h1,u:{SECRET}@,h3", f"h1,h2,u:{SECRET}@h:0"])
+def test_bad_hosts_with_a_login_of_their_own_are_refused_without_showing_it(places: str) -> None:
+    with pytest.raises(ValueError, match=r"host number [123] of the redlock:// URL") as caught:
+        parse_url(f"redlock://{places}")
+    assert SECRET not in str(caught.value)
 
 
 def test_a_url_can_be_pickled_with_its_password() -> None:

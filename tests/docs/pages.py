@@ -12,6 +12,9 @@ ROOT = Path(__file__).resolve().parents[2]
 # What may follow ```python. Nothing: the block is run. no-run: it is compiled only. test: pytest runs it.
 KINDS = ("", "no-run", "test")
 
+# Pages whose blocks need a server, and the URL in them that stands for it.
+SERVED = {"docs/stores/redis.md": "redis://localhost:6379"}
+
 _FENCE = re.compile(r"^(```+)\s*(.*)$")
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+\s+(.*?)\s*$")

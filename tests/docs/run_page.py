@@ -1,7 +1,7 @@
 """Run the Python blocks of one page in order, in one namespace, and compare what they print with what they say.
 
 A comment `# -> text` states a line of output; `...` in it stands for anything. A block that states output prints
-exactly that. Run as a program: python -m tests.docs.run_page PAGE
+exactly that. Run as a program: python -m tests.docs.run_page PAGE [OLD NEW]. NEW takes the place of OLD in the code.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def compiled(block: Block) -> Any:
     return compile("\n" * (block.line - 1) + block.code, str(block.page), "exec")
 
 
-def run(page: Path) -> None:
-    """Run a page.
+def run(page: Path, old: str = "", new: str = "") -> None:
+    """Run a page, with `new` in the place of `old`.
 
     Raises: AssertionError if a block prints something else than it states.
     """
@@ -47,7 +47,7 @@ def run(page: Path) -> None:
             continue
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
-            exec(compiled(block), namespace)
+            exec(compiled(block._replace(code=block.code.replace(old, new)) if old else block), namespace)
         expected, printed = stated(block.code), out.getvalue().splitlines()
         if expected:
             same = len(expected) == len(printed) and all(map(matches, expected, printed))
@@ -55,4 +55,4 @@ def run(page: Path) -> None:
 
 
 if __name__ == "__main__":
-    run(Path(sys.argv[1]).resolve())
+    run(Path(sys.argv[1]).resolve(), *sys.argv[2:])

@@ -22,7 +22,8 @@ def stores() -> list[Capabilities]:
         capabilities = find_store(scheme, "sync").capabilities
         assert isinstance(capabilities, Capabilities)
         assert capabilities == find_store(scheme, "async").capabilities
-        found.append(capabilities)
+        if capabilities not in found:  # rediss:// is redis://
+            found.append(capabilities)
     return found
 
 

@@ -140,3 +140,23 @@ def test_many_threads_share_a_client_and_a_lock(name: str, clock: ManualClock) -
         assert len(tokens) == 200
         assert tokens == sorted(set(tokens))
         assert clock.now() == 1000  # nobody waited for the clock
+
+
+def test_an_interrupt_after_the_grant_gives_the_resource_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while the keeper's first thread starts: the lease is nobody's, and must not last for its ttl."""
+    start = threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    url = f"sqlite:{tmp_path}/locks.db"
+    with holdfast.connect(url) as locks, holdfast.connect(url) as other:
+        monkeypatch.setattr(threading.Thread, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            locks.lock("r", ttl=600).acquire()
+        with other.lock("r", timeout=5):
+            pass
+        with locks.lock("r", timeout=5):  # and this thread does not count as its holder
+            pass

@@ -140,6 +140,16 @@ def test_scripts_decide_as_the_pure_rule_does(real: Real, ops: list[Op]):
         same_state(real, node, now)
 
 
+def test_script_that_decides_otherwise_is_noticed(real: Real, monkeypatch: pytest.MonkeyPatch):
+    """The control: a script with one sign changed does not pass for the rule."""
+    wrong = CLAIM.source.replace("if ballot <= counter then", "if ballot < counter then")
+    assert wrong != CLAIM.source
+    monkeypatch.setattr(f"{__name__}.CLAIM", CLAIM._replace(source=wrong))
+    ops = [Op("claim", "a", 1, LONG, 0), Op("release", "a", 1, 0, 0), Op("claim", "b", 1, LONG, 0)]
+    with pytest.raises(AssertionError):
+        test_scripts_decide_as_the_pure_rule_does.hypothesis.inner_test(real, ops)  # type: ignore[attr-defined]
+
+
 def same_state(real: Real, node: Node, now: int) -> None:
     row = real.row()
     if node.ballot and node.expires - now < 2 * SHORT:

@@ -131,13 +131,15 @@ async def _find_deadlock(site: Site, claim: Claim) -> tuple[Wait, ...]:
 
 
 def _deadlock(claim: Claim, chain: tuple[Wait, ...]) -> Deadlock:
-    return Deadlock(
-        f"waiting for {claim.resource!r} would never end: {describe(chain)}; "
-        "take them in one order everywhere (lock_all does), or release before you wait",
+    order = "take them in one order everywhere (lock_all does), or " if len(chain) > 1 else ""
+    error = Deadlock(
+        f"waiting for {claim.resource!r} would never end: {describe(chain)}; {order}release before you wait",
         resource=claim.resource,
         owner=chain[0].blocker.owner,
-        token=chain[0].blocker.token or None,
+        token=chain[0].blocker.token,
     )
+    error.cycle = tuple((link.resource, link.waiter.owner, link.blocker.owner) for link in chain)
+    return error
 
 
 def _compare_permits(site: Site, claim: Claim, answer: Waiting) -> None:

@@ -236,14 +236,19 @@ class Client:
         )  # fmt: skip
         under_way = self._site.under_way
         under_way.add(holder)
+        hold = None
         try:
             token, asked, deadline = await acquire(self._site, claim, timeout, lock.detect_deadlocks)
             renew_until = asked + lock.max_hold if lock.renew else -inf
             hold = Hold(self._keeper, claim, token, asked, deadline, key, lock.min_hold, renew_until)
             self._keeper.add(hold)
+            return Lease(hold, lock.on_lost)
+        except BaseException:
+            if hold is not None:  # Ctrl-C after the grant, while the keeper starts: nobody would give it back
+                self._keeper.disown(hold)
+            raise
         finally:
             under_way.discard(holder)  # not before the keeper has it: close() in another thread would miss it
-        return Lease(hold, lock.on_lost)
 
     def _again(self, lock: Lock, hold: Hold) -> Lease | None:
         """Decide for an actor that has the resource already: share its hold, take another permit (None), or raise.

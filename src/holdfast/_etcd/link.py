@@ -24,7 +24,7 @@ _OPTIONS = (
     ("grpc.keepalive_permit_without_calls", 0),
     ("grpc.http2.max_pings_without_data", 0),  # a watch is silent for long
     ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 5_000),  # what a connection may take to be made, whatever its name says
     ("grpc.max_reconnect_backoff_ms", 1_000),
 )
 # A member that has lost its leader says so, instead of keeping a call or a watch that can come to nothing.
@@ -131,7 +131,13 @@ def _file(path: str | None) -> bytes | None:
         raise StoreError(f"the file {path!r} of the etcds:// URL cannot be read: {error.strerror}") from error
 
 
-_UNAVAILABLE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
+_UNAVAILABLE = (
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.UNKNOWN,  # etcd's word for what has no code of its own: its own deadlines, among others
+    grpc.StatusCode.INTERNAL,
+)
 
 
 def explain(error: Exception, peer: Peer) -> Exception:

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 from ..core.promises import KEEPS_ALL, Broken, Capabilities, Fault, Scope
 from ..errors import StoreError
-from .wire import Command, ReplyError
+from ..observe.stream import logger
+from .wire import Command, Endpoint, ReplyError
 
 # What is lost with the last writes: claims (1), places in line (7), and so loss is not told in time (9). Tokens still
 # rise then, by the clock.
@@ -85,6 +86,15 @@ def _forgets(facts: dict[str, str], config: dict[bytes, bytes]) -> str:
     if fsync == "always":
         return ""
     return f"appendfsync is {fsync}, so a crash forgets the last claims: set always"
+
+
+def learn(known: dict[Endpoint, Found], endpoint: Endpoint, found: Found, base: Capabilities) -> Capabilities:
+    """Take in what was found at a server; say once what is wrong there, and return what the store can promise now."""
+    if known.get(endpoint) != found:
+        known[endpoint] = found
+        if found.notes:
+            logger.warning("Redis at %s cannot keep every promise: %s", endpoint, "; ".join(found.notes))
+    return promises(base, list(known.values()))
 
 
 def promises(base: Capabilities, found: Sequence[Found]) -> Capabilities:

@@ -167,6 +167,11 @@ class Keeper:
         self._work.set()
         self._start_renewer()
 
+    def disown(self, hold: Hold) -> None:
+        """Give back a hold that its acquirer will never see."""
+        self.learn(hold, Fact.RELEASED)
+        self.adopt(Orphan(hold.claim.resource, hold.claim.holder, 0.0, hold.deadline))
+
     def dropped(self, hold: Hold) -> None:
         """Note that a hold was garbage-collected unreleased. Takes no lock: the collector runs anywhere."""
         hold.state = RELEASED

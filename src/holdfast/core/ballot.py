@@ -232,4 +232,4 @@ def backoff(attempt: int, chance: float) -> float:
 
     `chance` in [0, 1) is drawn by each contender for itself: with equal pauses they would meet again.
     """
-    return 0.001 + 0.002 * 2.0 ** min(attempt, 6) * chance
+    return 0.001 + 0.002 * 2.0 ** min(attempt, 5) * chance

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import logging
+import re
+from pathlib import Path
 
 import pytest
 
 from holdfast._async.client import Client, connect
 from holdfast.core.promises import Fault
 from holdfast.errors import StoreError, StoreUnavailable
+from holdfast.testing._async.runtime import eventually, spawn
 from holdfast.testing.servers.redis import RedisServer
 from tests.servers import needed
 
 pytestmark = pytest.mark.server
 
 SECRET = "hunter2"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "stores" / "redis.md"
 
 WEAK = {
     "evicts": (("--maxmemory", "100mb", "--maxmemory-policy", "volatile-lru"), "noeviction"),
@@ -133,9 +137,11 @@ async def test_a_password_works_and_never_shows(tls: bool, caplog: pytest.LogCap
 
 
 async def test_a_user_with_few_rights_is_told_which_are_missing() -> None:
+    """And the rights that the page names are enough."""
+    named = re.findall(r"\+[a-z|]+", PAGE.read_text().partition("at least `")[2].partition("`.")[0])
+    assert len(named) > 20
     with needed(RedisServer) as server:
-        rights = ("~holdfast*", "+@all")
-        server.call("ACL", "SETUSER", "worker", "on", ">" + SECRET, *rights, "resetchannels")
+        server.call("ACL", "SETUSER", "worker", "on", ">" + SECRET, "~holdfast*", *named, "resetchannels")
         url = server.url.replace("redis://", f"redis://worker:{SECRET}@")
         async with connect(url) as locks, connect(server.url) as holder:
             lease = await holder.lock("r").acquire()
@@ -144,5 +150,28 @@ async def test_a_user_with_few_rights_is_told_which_are_missing() -> None:
             await lease.release()
             await use(locks)
         server.call("ACL", "SETUSER", "worker", "&holdfast*")
-        async with connect(url) as locks:
+        async with connect(url) as locks, connect(url) as other:
+            lease = await locks.lock("r").acquire()
+            call = spawn(other.lock("r").acquire, 20)
+            await eventually(lambda: len(server.call("PUBSUB", "CHANNELS")) == 1)
+            await lease.renew()
+            assert len(await locks.inspect()) == 1
+            await lease.release()
+            again = await call.join()
+            async with locks.rwlock("rw").read(), other.rwlock("rw").read() as shared:
+                await shared.renew()
+            await locks._store.write("k", "v", again.fence, 5.0)
+            await locks._store.write("k", "v", again.fence)
+            assert await locks._store.read("k", again.fence) is not None
+            await locks._store.watch("w", None, 0.0)
+            await again.release()
+
+
+async def test_a_unix_socket_and_another_database() -> None:
+    with needed(lambda: RedisServer("--unixsocket", "redis.sock")) as server:
+        async with connect(f"redis://{server.folder}/redis.sock") as locks:
             await use(locks)
+            assert server.call("DBSIZE") == 1
+        async with connect(server.url + "/3") as locks:
+            await use(locks)
+            assert server.info("keyspace")["db3"].startswith("keys=1,")

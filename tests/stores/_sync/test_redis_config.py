@@ -4,18 +4,22 @@
 from __future__ import annotations
 
 import logging
+import re
+from pathlib import Path
 
 import pytest
 
 from holdfast._sync.client import Client, connect
 from holdfast.core.promises import Fault
 from holdfast.errors import StoreError, StoreUnavailable
+from holdfast.testing._sync.runtime import eventually, spawn
 from holdfast.testing.servers.redis import RedisServer
 from tests.servers import needed
 
 pytestmark = pytest.mark.server
 
 SECRET = "hunter2"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "stores" / "redis.md"
 
 WEAK = {
     "evicts": (("--maxmemory", "100mb", "--maxmemory-policy", "volatile-lru"), "noeviction"),
@@ -132,9 +136,11 @@ def test_a_password_works_and_never_shows(tls: bool, caplog: pytest.LogCaptureFi
 
 
 def test_a_user_with_few_rights_is_told_which_are_missing() -> None:
+    """And the rights that the page names are enough."""
+    named = re.findall(r"\+[a-z|]+", PAGE.read_text().partition("at least `")[2].partition("`.")[0])
+    assert len(named) > 20
     with needed(RedisServer) as server:
-        rights = ("~holdfast*", "+@all")
-        server.call("ACL", "SETUSER", "worker", "on", ">" + SECRET, *rights, "resetchannels")
+        server.call("ACL", "SETUSER", "worker", "on", ">" + SECRET, "~holdfast*", *named, "resetchannels")
         url = server.url.replace("redis://", f"redis://worker:{SECRET}@")
         with connect(url) as locks, connect(server.url) as holder:
             lease = holder.lock("r").acquire()
@@ -143,5 +149,28 @@ def test_a_user_with_few_rights_is_told_which_are_missing() -> None:
             lease.release()
             use(locks)
         server.call("ACL", "SETUSER", "worker", "&holdfast*")
-        with connect(url) as locks:
+        with connect(url) as locks, connect(url) as other:
+            lease = locks.lock("r").acquire()
+            call = spawn(other.lock("r").acquire, 20)
+            eventually(lambda: len(server.call("PUBSUB", "CHANNELS")) == 1)
+            lease.renew()
+            assert len(locks.inspect()) == 1
+            lease.release()
+            again = call.join()
+            with locks.rwlock("rw").read(), other.rwlock("rw").read() as shared:
+                shared.renew()
+            locks._store.write("k", "v", again.fence, 5.0)
+            locks._store.write("k", "v", again.fence)
+            assert locks._store.read("k", again.fence) is not None
+            locks._store.watch("w", None, 0.0)
+            again.release()
+
+
+def test_a_unix_socket_and_another_database() -> None:
+    with needed(lambda: RedisServer("--unixsocket", "redis.sock")) as server:
+        with connect(f"redis://{server.folder}/redis.sock") as locks:
             use(locks)
+            assert server.call("DBSIZE") == 1
+        with connect(server.url + "/3") as locks:
+            use(locks)
+            assert server.info("keyspace")["db3"].startswith("keys=1,")

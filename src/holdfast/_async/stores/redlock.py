@@ -11,7 +11,7 @@ from time import monotonic
 from ..._clock import Clock
 from ..._redis.address import read_nodes
 from ..._redis.ballots import Row, merge, read_row, read_votes, write_value
-from ..._redis.config import SINGLE, Found, promises
+from ..._redis.config import SINGLE, Found, learn
 from ..._redis.replies import US, Names, new_channel
 from ..._redis.scripts import load
 from ..._redis.wire import Command, Endpoint, ReplyError
@@ -33,7 +33,6 @@ from ...core.fence import Fence
 from ...core.promises import Capabilities
 from ...core.urls import StoreURL
 from ...errors import StoreError, Unsupported
-from ...observe.stream import logger
 from .. import runtime
 from .redlock_nodes import Nodes
 from .redlock_values import Registers
@@ -221,7 +220,7 @@ class RedlockStore:
 
     async def _elect(self, claim: Claim, mine: _Mine, life: int) -> Answer:
         """Hold ballots until one is won, or another holds the resource."""
-        key, deadline = self._names.queue(claim.resource), monotonic() + self._nodes.timeout
+        key, deadline = self._names.queue(claim.resource), monotonic() + self._nodes.timeout / 2
         votes: Votes = ()
         for left in range(_ROUNDS - 1, -1, -1):
             if mine.spent:
@@ -243,11 +242,13 @@ class RedlockStore:
                 await self._give_back(key, claim, mine.ballot, life)
             if isinstance(verdict, Skewed):
                 raise _skewed(claim, verdict.ahead)
-            if isinstance(verdict, Waiting):
+            # If some nodes granted, a release may be on its way to the others; nobody would call this one then.
+            mixed = any(vote is not None and vote.ballot == mine.ballot for vote in votes)
+            if isinstance(verdict, Waiting) and (last or not mixed):
                 # Those who wait for the same expiry must not ask at the same moment.
                 return verdict._replace(retry_after=verdict.retry_after + backoff(verdict.ahead, random.random()))
+            mine.splits += isinstance(verdict, Contended)
             pause = backoff(mine.splits, random.random())
-            mine.splits += 1
             if last:
                 break
             await self._stop.wait(self._clock, self._clock.now() + pause)
@@ -307,13 +308,7 @@ class RedlockStore:
         return mine
 
     def _learn(self, endpoint: Endpoint, found: Found) -> None:
-        """Take in what was found at a node; say once what is wrong there."""
-        if self._found.get(endpoint) == found:
-            return
-        self._found[endpoint] = found
-        self.capabilities = promises(self._base, list(self._found.values()))
-        if found.notes:
-            logger.warning("Redis at %s cannot keep every promise: %s", endpoint, "; ".join(found.notes))
+        self.capabilities = learn(self._found, endpoint, found, self._base)
 
 
 def _skewed(claim: Claim, ahead: float) -> StoreError:

@@ -20,7 +20,7 @@ from .transport_redis import Connection
 from .transport_redlock import Panel
 
 _REAL = SystemClock()
-_SHARE = 4  # a verb takes this many rounds at most: each node gets so much of io_timeout to answer one
+_SHARE = 2  # a round has this part of io_timeout: one that is not won is followed by another, which gives votes back
 _PROBE_LEAST, _PROBE_MOST = 0.01, 1.0
 _IDLE = 10.0
 _MOST_OWED = 1000
@@ -178,6 +178,8 @@ class Nodes:
         pause = _PROBE_LEAST
         while not self._stop.is_set():
             for at in list(self._silent):
+                if self._stop.is_set():
+                    return
                 try:
                     await self._try(at)
                 except (StoreError, ReplyError):
@@ -206,8 +208,8 @@ class Nodes:
                     if not self._owed[at]:
                         self._silent.pop(at, None)
                         return
-                    command = self._owed[at].popleft()
-                await connection.call(*command)
+                await connection.call(*self._owed[at][0])
+                self._owed[at].popleft()  # not before: the connection may break
         finally:
             await connection.close()
 

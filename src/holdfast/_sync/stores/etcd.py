@@ -38,7 +38,12 @@ from .etcd_cluster import Cluster, Exchange
 _CAPABILITIES = Capabilities(
     store="etcd",
     scope=Scope.CLUSTER,
-    faults=dict.fromkeys(Fault, KEEPS_ALL),
+    faults={
+        **dict.fromkeys(Fault, KEEPS_ALL),
+        # A leader that was stopped for longer than a ttl may, when it goes on, end leases that its successor keeps. The
+        # holder learns of it at its next renewal, and another may be inside before.
+        Fault.SERVER_FAILOVER: frozenset({1, 9}),
+    },
     unfair=False,  # a token is fixed when a claim comes, so nobody may overtake
     herd=True,  # of shared claims: they notice any change ahead
     min_ttl=2.0,  # of a cluster with the usual election timeout

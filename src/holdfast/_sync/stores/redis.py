@@ -11,7 +11,7 @@ from typing import Any
 
 from ..._clock import Clock
 from ..._redis.address import read_address
-from ..._redis.config import REPLICATED, SINGLE, Found, promises
+from ..._redis.config import REPLICATED, SINGLE, Found, learn
 from ..._redis.replies import US, Names, check_entered, new_channel, pack_wish, read_state, read_waiting
 from ..._redis.scripts import Script, load
 from ..._redis.wire import Command, Endpoint, ReplyError, explain
@@ -33,7 +33,6 @@ from ...core.fence import Fence
 from ...core.promises import Capabilities
 from ...core.urls import StoreURL
 from ...errors import StoreError
-from ...observe.stream import logger
 from .redis_servers import Cluster, Sentinels, Servers
 from .transport_redis import Subscriber
 
@@ -204,13 +203,7 @@ class RedisStore:
         return self._servers.calls(questions, monotonic() + self._io_timeout) if questions else []
 
     def _learn(self, endpoint: Endpoint, found: Found) -> None:
-        """Take in what was found at a server; say once what is wrong there."""
-        if self._found.get(endpoint) == found:
-            return
-        self._found[endpoint] = found
-        self.capabilities = promises(self._base, list(self._found.values()))
-        if found.notes:
-            logger.warning("Redis at %s cannot keep every promise: %s", endpoint, "; ".join(found.notes))
+        self.capabilities = learn(self._found, endpoint, found, self._base)
 
 
 class SentinelStore(RedisStore):

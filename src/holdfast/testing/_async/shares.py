@@ -46,7 +46,7 @@ async def nested_read_shares_although_a_writer_waits(case: Case) -> None:
     async with catalog.read() as outer:
         writer = case.spawn(other.rwlock("r", ttl=60).write().acquire)
         await case.waiting(1)
-        async with catalog.read().acquire(timeout=5) as inner:
+        async with catalog.read().acquire(timeout=0) as inner:
             assert inner.token == outer.token
         outer.check()
         assert not writer.done
@@ -61,7 +61,7 @@ async def reader_does_not_become_a_writer(case: Case) -> None:
     catalog = client.rwlock("r", ttl=60)
     async with catalog.read() as lease:
         with raises(Deadlock) as caught:
-            await catalog.write().acquire(timeout=5)
+            await catalog.write().acquire(timeout=0)
         assert caught.error.token == lease.token
         lease.check()
         assert await other.rwlock("r", ttl=60).write().try_acquire() is None
@@ -96,9 +96,9 @@ async def permits_may_change(case: Case) -> None:
     """In a rolling deploy each claim is judged by its own number: old ones and new ones side by side."""
     old, new = await case.client(), await case.client()
     two, three = old.semaphore("r", permits=2, ttl=60), new.semaphore("r", permits=3, ttl=60)
-    leases = [await two.acquire(timeout=5) for _ in range(2)]
+    leases = [await two.acquire(timeout=0) for _ in range(2)]
     assert await two.try_acquire() is None
-    third = await three.acquire(timeout=5)
+    third = await three.acquire(timeout=0)
     assert await three.try_acquire() is None
     await leases[0].release()
     assert await two.try_acquire() is None

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 import ssl
+import subprocess
 import urllib.request
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any, Self
 
-from . import Server, eventually, free_port
+from ..faults.proxy import Proxy
+from . import Server, eventually, find, free_port
 
 
 class EtcdServer(Server):
@@ -20,7 +25,9 @@ class EtcdServer(Server):
     def __init__(self, *arguments: str, name: str = "e0", tls: bool = False) -> None:
         super().__init__()
         self.name = name
-        self.tls = tls  # with a certificate that it makes and signs itself
+        self.tls = tls
+        if tls:
+            self._make_certificates()
         self.arguments = arguments
         self.peer_port = free_port()
         self.peers = {name: self.peer_port}  # by name, the port under which the others reach it
@@ -34,7 +41,15 @@ class EtcdServer(Server):
 
     @property
     def _certificate(self) -> str:
-        return str(self.folder / "data" / "fixtures" / "client" / "cert.pem")
+        return str(self.folder / "ca.pem")
+
+    def _make_certificates(self) -> None:
+        """Make an authority and, signed by it, what the server shows."""
+        make = [find("openssl"), "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+        server = ["-CA", "ca.pem", "-CAkey", "ca.key", "-addext", "subjectAltName=IP:127.0.0.1"]
+        for name, more in (("ca", []), ("server", [*server, "-addext", "basicConstraints=critical,CA:FALSE"])):
+            files = ["-subj", f"/CN=holdfast {name}", "-days", "2", "-keyout", f"{name}.key", "-out", f"{name}.pem"]
+            subprocess.run([*make, *more, *files], cwd=self.folder, check=True, capture_output=True)
 
     @property
     def _http(self) -> str:
@@ -49,7 +64,7 @@ class EtcdServer(Server):
             "--listen-client-urls", client, "--advertise-client-urls", client,
             "--listen-peer-urls", peer, "--initial-advertise-peer-urls", f"http://127.0.0.1:{self.peers[self.name]}",
             "--initial-cluster", cluster, "--heartbeat-interval", "50", "--election-timeout", "650",
-            *(["--auto-tls"] if self.tls else []), *self.arguments,
+            *(["--cert-file", "server.pem", "--key-file", "server.key"] if self.tls else []), *self.arguments,
         ]  # fmt: skip
 
     def answers(self) -> bool:
@@ -87,20 +102,29 @@ class EtcdServer(Server):
 
 
 class EtcdCluster:
-    """Three members. With `proxied`, each reaches each other one through a proxy of its own."""
+    """Three members. With `proxied` they reach each other through proxies, and one can be cut off from the others."""
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, *arguments: str, proxied: bool = False) -> None:
         self.members = [EtcdServer(*arguments, name=f"e{number}") for number in range(3)]
+        self._proxied = proxied
+        self._ways: dict[str, PeerProxy] = {}
         self._stack = ExitStack()
 
     @property
     def url(self) -> str:
         """Where clients connect."""
-        return "etcd://" + ",".join(f"127.0.0.1:{member.port}" for member in self.members)
+        return self.url_of(*self.members)
+
+    def url_of(self, *members: EtcdServer) -> str:
+        """Return where clients connect that know these members, in this order."""
+        return "etcd://" + ",".join(f"127.0.0.1:{member.port}" for member in members)
 
     def start(self) -> Self:
         """Start all members; returns when all of them answer."""
         peers = {member.name: member.peer_port for member in self.members}
+        if self._proxied:
+            self._ways = {name: self._stack.enter_context(PeerProxy(port)) for name, port in peers.items()}
+            peers = {name: way.port for name, way in self._ways.items()}
         for member in self.members:
             self._stack.callback(member.close)
             member.peers = peers
@@ -109,7 +133,7 @@ class EtcdCluster:
         return self
 
     def wait_ready(self) -> None:
-        """Return when all members answer, and agree on a leader."""
+        """Return when all members answer, and one of them leads."""
         for member in self.members:
             member.wait_ready()
         eventually(lambda: self.leader is not None, "no leader was elected")
@@ -119,11 +143,33 @@ class EtcdCluster:
         """The member that leads."""
         return next((member for member in self.members if member.alive and member.leads()), None)
 
+    def in_order(self) -> list[EtcdServer]:
+        """Return the members, the leader first."""
+        leader = self.leader
+        assert leader is not None
+        return [leader, *(member for member in self.members if member is not leader)]
+
     def new_leader(self, old: EtcdServer) -> EtcdServer:
         """Wait until another member leads."""
         others = [member for member in self.members if member is not old and member.alive]
         eventually(lambda: any(member.leads() for member in others), "no other leader was elected")
         return next(member for member in others if member.leads())
+
+    @contextmanager
+    def cut_off(self, member: EtcdServer) -> Iterator[None]:
+        """Cut a member off from the others; clients still reach it."""
+        assert self._ways, "only members that reach each other through proxies can be cut off"
+        identity = format(int(member.ask("maintenance/status")["header"]["member_id"]), "x").encode()
+        for name, way in self._ways.items():
+            way.refuse = name == member.name
+            way.banned.add(identity)
+            way.reset()
+        try:
+            yield
+        finally:
+            for way in self._ways.values():
+                way.heal()
+                way.banned.clear()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -132,3 +178,36 @@ class EtcdCluster:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stack.close()
+
+
+class PeerProxy(Proxy):
+    """The way of the other members to one. etcd's members name themselves in every request."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(port)
+        self.banned: set[bytes] = set()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+        except (OSError, asyncio.IncompleteReadError):
+            writer.transport.abort()
+            return
+        named = re.search(rb"(?i)^X-Server-From: *(\w+)", head, re.MULTILINE)
+        if named is not None and named[1] in self.banned:
+            writer.transport.abort()
+            return
+        await super()._accept(_Again(reader, head), writer)
+
+
+class _Again(asyncio.StreamReader):
+    """A stream whose beginning has been read, and is read again."""
+
+    def __init__(self, rest: asyncio.StreamReader, head: bytes) -> None:
+        super().__init__()
+        self._rest = rest
+        self._head = head
+
+    async def read(self, n: int = -1) -> bytes:
+        head, self._head = self._head, b""
+        return head or await self._rest.read(n)

@@ -33,7 +33,7 @@ def address(servers: list[RedisServer], passwords: tuple[str, ...]) -> str:
 
 
 async def test_each_node_has_its_own_password(guarded: list[RedisServer]):
-    async with connect(address(guarded, QUOTED)) as client, client.lock("r") as lease:
+    async with connect(address(guarded, QUOTED), io_timeout=20) as client, client.lock("r") as lease:
         assert lease.state == "held"
         assert all(server.call("EXISTS", "holdfast.redlock:{default:r}") for server in guarded)
         shown = repr(client) + repr(client.url) + str(client.url)
@@ -42,7 +42,7 @@ async def test_each_node_has_its_own_password(guarded: list[RedisServer]):
 
 async def test_one_wrong_password_is_outvoted_and_told(guarded: list[RedisServer], caplog: pytest.LogCaptureFixture):
     with caplog.at_level(logging.WARNING, "holdfast"):
-        async with connect(address(guarded, (*QUOTED[:2], "wr0ng"))) as client, client.lock("r"):
+        async with connect(address(guarded, (*QUOTED[:2], "wr0ng")), io_timeout=20) as client, client.lock("r"):
             pass
     (said,) = {record.message for record in caplog.records}
     assert "password" in said
@@ -51,7 +51,7 @@ async def test_one_wrong_password_is_outvoted_and_told(guarded: list[RedisServer
 
 
 async def test_wrong_passwords_are_an_error_and_not_an_outage(guarded: list[RedisServer]):
-    async with connect(address(guarded, ("wr0ng",) * 3)) as client:
+    async with connect(address(guarded, ("wr0ng",) * 3), io_timeout=20) as client:
         with pytest.raises(StoreError, match="refuses the user name or the password") as caught:
             await client.lock("r").acquire(timeout=5)
         assert type(caught.value) is StoreError

@@ -23,8 +23,8 @@ from holdfast.testing.servers.redlock import RedlockServers
 pytestmark = pytest.mark.server
 
 HOUR = 3600
-PATIENT = 20.0  # io_timeout: a node then has 5 s to answer, far more than a busy machine needs
-NODE_TIMEOUT = PATIENT / 4
+PATIENT = 10.0  # io_timeout: a node then has 5 s to answer, far more than a busy machine needs
+NODE_TIMEOUT = PATIENT / 2
 KEY = Names("default", "holdfast.redlock").queue("r")
 
 
@@ -169,7 +169,11 @@ async def test_connections_reset_in_the_middle_are_survived(nodes: RedlockServer
 
 async def test_claim_that_a_hanging_node_runs_late_leaves_no_ghost(nodes: RedlockServers):
     """The node is told to release when it answers again, after everybody else."""
-    async with connect(nodes.url, io_timeout=1.0) as client, connect(nodes.url) as other, other.lock("busy"):
+    async with (
+        connect(nodes.url, io_timeout=1.0) as client,
+        connect(nodes.url, io_timeout=PATIENT) as other,
+        other.lock("busy"),
+    ):
         async with client.lock("warm"):
             pass
         nodes.nodes[0].pause()
@@ -185,7 +189,7 @@ async def test_claim_that_a_hanging_node_runs_late_leaves_no_ghost(nodes: Redloc
 
 
 async def test_scripts_that_nodes_have_forgotten_are_sent_again(nodes: RedlockServers):
-    async with connect(nodes.url) as client:
+    async with connect(nodes.url, io_timeout=PATIENT) as client:
         for flushed in (nodes.nodes[:1], nodes.nodes[:3], nodes.nodes):
             async with client.lock("r") as lease:
                 for node in flushed:
@@ -259,7 +263,7 @@ async def test_jumped_clock_makes_two_holders_and_the_fence_refuses_the_older(no
 
 
 async def test_poisoned_counter_of_a_minority_does_not_stop_the_others(nodes: RedlockServers):
-    async with connect(nodes.url) as client:
+    async with connect(nodes.url, io_timeout=PATIENT) as client:
         for count in (1, 2):
             for node in nodes.nodes[:count]:
                 node.call("HSET", KEY, "counter", us() + 2 * HOUR * 10**6)
@@ -275,8 +279,8 @@ async def test_poisoned_counter_of_a_minority_does_not_stop_the_others(nodes: Re
 
 @pytest.mark.parametrize("off", [-0.75 * HOUR, 0.75 * HOUR])
 async def test_tokens_rise_among_clients_whose_clocks_differ(nodes: RedlockServers, off: float):
-    right = connect(nodes.url)
-    wrong = Client(parse_url(nodes.url), clock=WallClock(off))
+    right = connect(nodes.url, io_timeout=PATIENT)
+    wrong = Client(parse_url(nodes.url), io_timeout=PATIENT, clock=WallClock(off))
     async with right, wrong:
         tokens = []
         for client in (right, wrong, right, wrong, right):
@@ -287,7 +291,7 @@ async def test_tokens_rise_among_clients_whose_clocks_differ(nodes: RedlockServe
 
 @pytest.mark.parametrize(("off", "way"), [(-2 * HOUR, "behind"), (2 * HOUR, "ahead of")])
 async def test_clock_that_is_far_off_is_named(nodes: RedlockServers, off: float, way: str):
-    async with Client(parse_url(nodes.url), clock=WallClock(off)) as client:
+    async with Client(parse_url(nodes.url), io_timeout=PATIENT, clock=WallClock(off)) as client:
         with pytest.raises(StoreError, match=f"clock, which is 7[12][0-9][0-9] s {way} theirs"):
             await client.lock("r").acquire(0)
     assert holders(nodes) == [None] * 5
@@ -296,7 +300,7 @@ async def test_clock_that_is_far_off_is_named(nodes: RedlockServers, off: float,
 @pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")
 async def test_node_whose_clock_is_far_off_is_outvoted(nodes: RedlockServers):
     with moved(nodes.nodes[0].pid, realtime=-2.0 * HOUR):
-        async with connect(nodes.url) as client, client.lock("r"):
+        async with connect(nodes.url, io_timeout=PATIENT) as client, client.lock("r"):
             assert holders(nodes)[0] is None
             await eventually(lambda: None not in holders(nodes)[1:])
 
@@ -366,14 +370,14 @@ async def test_node_that_forgets_is_refused_where_correctness_is_required(
     for setting in (("appendfsync", "everysec"), ("appendonly", "no")):
         nodes.nodes[4].call("CONFIG", "SET", *setting)
         try:
-            async with connect(nodes.url, require="correctness") as strict:
+            async with connect(nodes.url, require="correctness", io_timeout=PATIENT) as strict:
                 with pytest.raises(StoreError, match=setting[0]):
                     await strict.ready()
                 with pytest.raises(StoreError, match=setting[0]):
                     await strict.lock("r").acquire()
             caplog.clear()
             with caplog.at_level(logging.WARNING, "holdfast"):
-                async with connect(nodes.url) as client:
+                async with connect(nodes.url, io_timeout=PATIENT) as client:
                     async with client.lock("r", timeout=30):
                         pass
                     async with client.lock("r", timeout=30):
@@ -386,7 +390,7 @@ async def test_node_that_forgets_is_refused_where_correctness_is_required(
 
 
 async def test_configured_nodes_are_good_enough_for_correctness(nodes: RedlockServers):
-    async with connect(nodes.url, require="correctness") as client:
+    async with connect(nodes.url, require="correctness", io_timeout=PATIENT) as client:
         await client.ready()
         async with client.lock("r") as lease:
             assert lease.token

@@ -1,0 +1,27 @@
+"""The pages whose examples need a server: run with a real one in the place of the address that they name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.testing.servers.redis import RedisServer
+from tests.docs import pages
+from tests.docs.test_examples import named, run, with_blocks
+from tests.servers import needed
+
+pytestmark = pytest.mark.server
+
+SERVERS = {"redis": RedisServer}
+
+
+@pytest.mark.parametrize("page", [page for page in with_blocks("") if named(page) in pages.SERVED], ids=named)
+def test_examples_run_on_a_real_server(page: Path, tmp_path: Path):
+    url = pages.SERVED[named(page)]
+    with needed(SERVERS[url.partition(":")[0]]) as server:
+        run(tmp_path, "-m", "tests.docs.run_page", str(page), url, server.url)
+
+
+def test_every_page_that_needs_a_server_is_run():
+    assert {named(page) for page in with_blocks("")} >= set(pages.SERVED)

@@ -1,0 +1,96 @@
+"""Redis with several servers: a replica is promoted, sentinels fail over, slots move from one server to another."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast._async.client import connect
+from holdfast._async.stores.redis_servers import slot_of
+from holdfast.core.fence import Fence
+from holdfast.errors import LeaseLost, StaleToken
+from holdfast.testing._async.runtime import eventually, spawn
+from holdfast.testing.faults.proxy import Proxy
+from holdfast.testing.servers.redis import RedisCluster, RedisServer, SentinelGroup
+from tests.servers import needed
+
+pytestmark = [pytest.mark.server, pytest.mark.filterwarnings("ignore:the lease on:ResourceWarning")]
+
+
+async def test_tokens_rise_although_the_promoted_replica_has_not_got_the_write() -> None:
+    """Two may believe to hold, as the promises say (law 1 on failover); the fence refuses the older one."""
+    with (
+        needed(RedisServer) as master,
+        Proxy(master.port) as network,
+        needed(lambda: RedisServer("--replicaof", "127.0.0.1", str(network.port))) as replica,
+    ):
+        await eventually(lambda: replica.info("replication").get("master_link_status") == "up")
+        async with connect(master.url) as locks, connect(replica.url) as rival:
+            before = await locks.lock("r").acquire()
+            master.call("INCR", "plain counter")
+            await before.release()
+            await eventually(lambda: replica.call("GET", "plain counter") == b"1")
+            network.silence()
+            lease = await locks.lock("r", ttl=60).acquire()
+            plain = master.call("INCR", "plain counter")
+            replica.call("REPLICAOF", "NO", "ONE")
+            successor = await rival.lock("r", ttl=60).acquire()
+            assert not lease.lost
+            assert successor.token > lease.token
+            assert replica.call("INCR", "plain counter") == plain, "control: a bare counter gives the same number twice"
+            await rival._store.write("k", "new", successor.fence)
+            with pytest.raises(StaleToken):
+                await rival._store.write("k", "old", lease.fence)
+            await successor.release()
+
+
+@pytest.mark.slow
+async def test_sentinels_fail_over_and_everybody_goes_on() -> None:
+    """The master dies: who waits gets the resource from the new one, with a higher token; who held is told."""
+    with needed(lambda: SentinelGroup(down_after=0.5)) as group:
+        async with connect(group.url) as locks, connect(group.url) as waiter:
+            lease = await locks.lock("r", ttl=4).acquire()
+            call = spawn(waiter.lock("r", ttl=4).acquire, 60)
+            await eventually(lambda: len(group.master.call("PUBSUB", "CHANNELS", "holdfast.wake:*")) == 1)
+            old, new = group.master, group.replica
+            old.kill()
+            await eventually(lambda: group.master is new, 30)
+            try:  # the write may have reached the replica in time, or not
+                await lease.release()
+            except LeaseLost:
+                pass
+            after = await call.join(60)
+            assert after.token > lease.token
+            await after.release()
+
+
+async def test_a_slot_that_moves_is_followed() -> None:
+    """While it moves its keys are at two servers (ASK), then at the new one (MOVED); leases live on."""
+    with needed(RedisCluster) as cluster:
+        slot = slot_of("holdfast:{default:r}")
+        ids = {server: server.call("CLUSTER", "MYID").decode() for server in cluster.servers}
+        owner = next(server for server in cluster.servers if _has(server, slot, ids[server]))
+        target = next(server for server in cluster.servers if server is not owner)
+        async with connect(cluster.url) as locks, connect(cluster.url) as rival:
+            lease = await locks.lock("r", ttl=60).acquire()
+            target.call("CLUSTER", "SETSLOT", slot, "IMPORTING", ids[owner])
+            owner.call("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[target])
+            await lease.renew()
+            for key in owner.call("CLUSTER", "GETKEYSINSLOT", slot, 100):
+                owner.call("MIGRATE", "127.0.0.1", target.port, key, 0, 5000)
+            await lease.renew()
+            assert await rival.lock("r").try_acquire() is None
+            for server in (target, owner, *cluster.servers):
+                server.call("CLUSTER", "SETSLOT", slot, "NODE", ids[target])
+            await lease.renew()
+            await rival._store.write("r", "v", Fence("default", "r", lease.token))
+            call = spawn(rival.lock("r").acquire, 20)
+            await eventually(lambda: target.call("EXISTS", "holdfast:{default:r}:line") == 1)
+            await lease.release()
+            await (await call.join()).release()
+
+
+def _has(server: RedisServer, slot: int, own: str) -> bool:
+    for first, last, master, *_ in server.call("CLUSTER", "SLOTS"):
+        if first <= slot <= last:
+            return bool(master[2].decode() == own)
+    return False
