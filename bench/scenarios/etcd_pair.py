@@ -1,4 +1,4 @@
-"""Acquire and release a free resource in etcd, beside the raw exchanges on the same kind of channel, and beside peers."""
+"""Acquire and release a free resource in etcd, beside the raw exchanges on such a channel, and beside peers."""
 
 import asyncio
 import logging

@@ -25,6 +25,8 @@ async def hand_over(server: RedisServer, waiters: int, times: int) -> float:
     for client in clients:
         client._store.capabilities = client.capabilities._replace(waiting_life=LIFE)  # type: ignore[misc]
         client._store._life = b"%d" % (LIFE * 1e6)  # type: ignore[attr-defined]
+    async with clients[0].lock("warm"):  # the server has to know the scripts
+        pass
     turn = asyncio.Semaphore(0)
 
     async def work(number: int) -> None:

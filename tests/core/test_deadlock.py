@@ -14,6 +14,8 @@ from holdfast.core.claim import MAX, Claim, ClaimState, Granted, ResourceState, 
 from holdfast.core.deadlock import Wait, describe, find_deadlock
 from holdfast.core.queue import Queue
 
+from .naive_deadlock import never_served
+
 RESOURCES = ("a", "b", "c")
 ACTORS = 5
 
@@ -56,47 +58,6 @@ def play(story: Sequence[Wish]) -> list[ResourceState]:
         if not isinstance(queues[wish.resource].claim(claim, 0.0, 1, 100.0).answer, Granted):
             waits.add(wish.actor)
     return [queue.state(resource, 0.0) for resource, queue in queues.items()]
-
-
-# -- the naive way: play it to the end
-
-
-class Line:
-    """One resource, as lists of claims."""
-
-    def __init__(self, state: ResourceState) -> None:
-        self.holders = list(state.holders)
-        self.waiters = list(state.waiters)
-
-    def grant(self) -> bool:
-        """Let the first go that the rule allows to."""
-        for place, claim in enumerate(self.waiters):
-            weight = sum(other.weight for other in self.holders) + claim.weight
-            weight += sum(other.weight for other in self.waiters[:place]) if claim.fair else 0
-            if weight <= claim.capacity:
-                self.holders.append(self.waiters.pop(place))
-                return True
-        return False
-
-    def leave(self, go: Callable[[ClaimState], bool]) -> bool:
-        """Let holders release."""
-        before = len(self.holders)
-        self.holders = [claim for claim in self.holders if not go(claim)]
-        return len(self.holders) < before
-
-
-def never_served(states: Sequence[ResourceState]) -> set[str]:
-    """Let whoever does not wait release, and detached claims run out, until nothing moves: who still waits then?"""
-    lines = [Line(state) for state in states]
-    moved = 1
-    while moved:
-        waiting = {actor_of(claim.holder) for line in lines for claim in line.waiters}
-
-        def goes(claim: ClaimState, waiting: set[str] = waiting) -> bool:
-            return claim.detached or actor_of(claim.holder) not in waiting
-
-        moved = sum(line.leave(goes) + line.grant() for line in lines)
-    return {claim.holder for line in lines for claim in line.waiters}
 
 
 def check(states: Sequence[ResourceState]) -> int:

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 KINDS = ("", "no-run", "test")
 
 # Pages whose blocks need a server, and the URL in them that stands for it.
-SERVED = {"docs/stores/redis.md": "redis://localhost:6379"}
+SERVED = {"docs/stores/etcd.md": "etcd://localhost:2379", "docs/stores/redis.md": "redis://localhost:6379"}
 
 _FENCE = re.compile(r"^(```+)\s*(.*)$")
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")

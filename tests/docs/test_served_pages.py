@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.testing.servers.etcd import EtcdServer
 from holdfast.testing.servers.redis import RedisServer
 from tests.docs import pages
 from tests.docs.test_examples import named, run, with_blocks
@@ -13,7 +14,7 @@ from tests.servers import needed
 
 pytestmark = pytest.mark.server
 
-SERVERS = {"redis": RedisServer}
+SERVERS = {"etcd": EtcdServer, "redis": RedisServer}
 
 
 @pytest.mark.parametrize("page", [page for page in with_blocks("") if named(page) in pages.SERVED], ids=named)

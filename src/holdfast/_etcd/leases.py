@@ -24,27 +24,33 @@ class Bell(Protocol):
 class Lease:
     """A lease of etcd. Its local deadline counts from when its last confirmed keep-alive was *sent*."""
 
-    __slots__ = ("confirmed", "guard", "guard_key", "id", "look", "ttl")
+    __slots__ = ("confirmed", "guard", "guard_key", "id", "look", "over", "ttl")
 
     def __init__(self, ttl: float) -> None:
         self.id = int.from_bytes(os.urandom(8)) >> 1 or 1
         self.ttl = ceil(ttl)  # etcd counts whole seconds
         self.confirmed = float("-inf")
+        self.over = False
         self.guard_key = guard_key(self.id)
         self.look = op_range(range_(self.guard_key))
         self.guard = 0  # the revision that a claim's transaction demands of the guard key
 
     def left(self, now: float) -> float:
         """Return how long it surely lives on."""
-        return self.confirmed + self.ttl - now
+        return self.confirmed + self.ttl - now if not self.over else 0.0
 
     def fresh(self, now: float) -> bool:
         """Tell whether so much is left that a claim may come under it."""
         return self.left(now) >= self.ttl * FRESH
 
+    def confirm(self, sent: float) -> bool:
+        """Note that it was kept alive by a request sent then; False if it was given up meanwhile."""
+        self.confirmed = max(self.confirmed, sent)
+        return not self.over
+
     def end(self) -> None:
         """Note that it is over. All claims under it are lost at once."""
-        self.confirmed = float("-inf")
+        self.over = True
 
 
 class Place:
@@ -76,4 +82,8 @@ def lapsed(places: dict[str, Place], lease: Lease, now: float) -> list[Place]:
 
     The lease is shared, so it does not end with them: dropped leases, those past max_hold, waiters that were forgotten.
     """
-    return [place for place in list(places.values()) if place.under is lease and place.until <= now]
+    return [
+        place
+        for place in list(places.values())
+        if place.until <= now and (place.under is lease or lease in place.doubts)
+    ]

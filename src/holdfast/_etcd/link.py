@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+import weakref
 from collections.abc import Iterator
 from typing import Any, Protocol
 
@@ -31,7 +32,7 @@ _OPTIONS = (
 REQUIRE_LEADER = ("hasleader", "true")
 
 
-class LeaseGoneError(Exception):
+class LeaseGoneError(StoreError):
     """etcd no longer has a lease that was named."""
 
 
@@ -59,7 +60,7 @@ class Peer:
         else:
             self._channel = grpc.secure_channel(address, credentials, _OPTIONS)
         self._stubs: dict[str, Any] = {}
-        _channels.add(self._channel)
+        _alive.add(self._channel)
 
     def unary(self, method: str) -> Any:
         """Return what calls a method. A keep-alive is a stream of one request and one reply, so it is one, too."""
@@ -69,14 +70,20 @@ class Peer:
         return stub
 
     def stream(self, method: str, requests: Iterator[bytes], metadata: tuple[tuple[str, str], ...]) -> Stream:
-        """Open a stream both ways."""
+        """Open a stream both ways.
+
+        Raises: StoreUnavailable if another has just given this endpoint up.
+        """
         stub: Any = self._channel.stream_stream(method)
-        found: Stream = stub(requests, metadata=metadata)
+        try:
+            found: Stream = stub(requests, metadata=metadata)
+        except ValueError as error:
+            raise explain(error, self) from None
+        _alive.add(found)
         return found
 
     def close(self) -> None:
         """End everything that goes through it."""
-        _channels.discard(self._channel)
         self._channel.close()
 
 
@@ -98,14 +105,15 @@ class Link:
                 self._peer = Peer(self.addresses[self._at], self._credentials())
             return self._peer
 
-    def leave(self, peer: Peer) -> None:
-        """Turn to the next endpoint: this one does not answer."""
+    def leave(self, peer: Peer) -> bool:
+        """Turn to the next endpoint: this one does not answer; False if there is none, or another has done so."""
         with self._mutex:
             if self._peer is not peer or len(self.addresses) == 1:
-                return
+                return False
             self._at = (self._at + 1) % len(self.addresses)
             self._peer = None
         peer.close()
+        return True
 
     def close(self) -> None:
         """Close the channel; a later call opens one again."""
@@ -155,15 +163,15 @@ def explain(error: Exception, peer: Peer) -> Exception:
     return StoreError(said)
 
 
-_channels: set[grpc.Channel] = set()
+_alive: weakref.WeakSet[Any] = weakref.WeakSet()  # channels and streams
 
 
 def _after_fork() -> None:
-    # The threads that serve these channels stayed with the parent. To close one here, be it by the collector or at the
-    # end of the interpreter, could hang: they are kept for ever.
-    for channel in _channels:
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(channel))
-    _channels.clear()
+    # The threads that serve these stayed with the parent. To close one here, be it by the collector or at the end of
+    # the interpreter, could hang: they are kept for ever.
+    for thing in list(_alive):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
+    _alive.clear()
 
 
 if hasattr(os, "register_at_fork"):

@@ -94,7 +94,7 @@ class Txned(NamedTuple):
 
 
 class Granted(NamedTuple):
-    """A lease, as it was granted or kept alive; its ttl is 0 if etcd no longer has it."""
+    """A lease as it was granted, kept alive or asked for; its ttl is not positive if etcd no longer has it."""
 
     header: Header
     lease: int
@@ -176,13 +176,8 @@ def lease_grant(ttl: int, lease: int) -> bytes:
 
 
 def lease_id(lease: int) -> bytes:
-    """Name a lease, to revoke it or keep it alive."""
+    """Name a lease: to revoke it, to keep it alive, to ask what is left of it."""
     return number(1, lease)
-
-
-def lease_time_to_live(lease: int) -> bytes:
-    """Ask for the keys under a lease."""
-    return number(1, lease) + number(2, 1)
 
 
 def watch_create(watch: int, key: bytes, end: bytes, start: int, *, deletes_only: bool) -> bytes:
@@ -222,15 +217,9 @@ def header(data: bytes) -> Header:
 
 
 def granted(data: bytes) -> Granted:
-    """Read the reply to a grant or a keep-alive."""
+    """Read the reply to a grant, a keep-alive or the question what is left."""
     fields = parse(data)
     return Granted(_header(fields), signed(fields, 2), signed(fields, 3))
-
-
-def lease_keys(data: bytes) -> tuple[int, list[bytes]]:
-    """Read what is left of a lease (-1 if etcd no longer has it), and the keys under it."""
-    fields = parse(data)
-    return signed(fields, 3), strings(fields, 5)
 
 
 def watched(data: bytes) -> Watched:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -32,6 +33,7 @@ class _Session:
     """One stream and the watches on it. The thread knows this alone, so that a forgotten client can be collected."""
 
     def __init__(self) -> None:
+        self._pid = os.getpid()
         self.requests: SimpleQueue[bytes | None] = SimpleQueue()
         self.watches: dict[int, Watch] = {}
         self.ended = False
@@ -39,6 +41,8 @@ class _Session:
 
     def end(self, cause: str) -> None:
         """Tell everybody that nobody watches any more."""
+        if self._pid != os.getpid():
+            return  # a forked child forgets its parent's client, whose stream it must not touch
         self.ended = True
         self.requests.put(None)
         if self.stream is not None:
@@ -57,6 +61,7 @@ class Watcher:
         self._numbers = count(1)
         self._session: _Session | None = None
         self._thread: threading.Thread | None = None
+        self._forgotten: weakref.finalize[[str], Watcher] | None = None
 
     def add(self, key: bytes, end: bytes, start: int, bell: Bell, *, deletes_only: bool) -> tuple[int, Watch]:
         """Ring the bell when something in the range changes at `start` or later."""
@@ -92,11 +97,15 @@ class Watcher:
             self._thread.join(_JOIN_SECONDS)
 
     def _begin(self) -> _Session:
-        session = self._session = _Session()
+        session = _Session()
         session.stream = self._open(iter(session.requests.get, None))
         self._thread = threading.Thread(target=_read, args=(session,), name="holdfast-etcd-watch", daemon=True)
         self._thread.start()
-        weakref.finalize(self, session.end, "the client was forgotten").atexit = False
+        if self._forgotten is not None:
+            self._forgotten.detach()
+        self._forgotten = weakref.finalize(self, session.end, "the client was forgotten")
+        self._forgotten.atexit = False
+        self._session = session
         return session
 
 
@@ -112,11 +121,12 @@ def _read(session: _Session) -> None:
             watch = session.watches.pop(news.watch, None)
             if watch is None:
                 continue
+            watch.bell.set()
             if not news.canceled:
                 session.requests.put(watch_cancel(news.watch))
             elif not news.compacted:
-                watch.broken = news.reason or cause
-            watch.bell.set()
+                cause = watch.broken = news.reason or cause
+                break  # the next stream brings a new token of the login, if that was it
     except grpc.RpcError as error:
         cause = f"{cause}: {getattr(error, 'details', str)()}"
     except WireError as error:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from ..core.ballot import SECOND, Kind, Vote, Votes, majority
-from ..core.claim import MAX, ClaimState, Record, ResourceState
+from ..core.claim import MAX, Claim, ClaimState, Record, ResourceState
 
 _KINDS = {int(kind): kind for kind in Kind}
 
@@ -15,14 +15,20 @@ _KINDS = {int(kind): kind for kind in Kind}
 def read_votes(replies: Iterable[Any]) -> Votes:
     """Turn the replies to a proposal into votes."""
     return [
-        None if reply is None else Vote(_KINDS[reply[0]], *reply[1:6])._replace(owner=reply[6].decode())
+        None if reply is None else Vote(_KINDS[reply[0]], *reply[1:6])._replace(owner=_read_facts(reply[6])[0])
         for reply in replies
     ]
 
 
-def write_value(value: str | None) -> str:
-    """Write the value of a claim down so that "" and None differ."""
-    return "" if value is None else f"={value}"
+def write_facts(claim: Claim) -> str:
+    """Write down what people see of a claim: owner and value. The value may have line breaks, and is last."""
+    owner = claim.owner.replace("\n", " ")
+    return f"{owner}\n" if claim.value is None else f"{owner}\n={claim.value}"
+
+
+def _read_facts(facts: bytes) -> tuple[str, str | None]:
+    owner, _, value = facts.decode().partition("\n")
+    return owner, value[1:] if value else None
 
 
 class Row(NamedTuple):
@@ -39,12 +45,9 @@ class Row(NamedTuple):
 
 def read_row(reply: Sequence[Any]) -> Row:
     """Turn what a node shows of one resource into a row."""
-    counter, holder, ballot, left, owner, value, line = reply
-    text = value.decode()
-    return Row(
-        counter, holder.decode(), ballot, left, owner.decode(), text[1:] if text else None,
-        tuple((name.decode(), life, label.decode()) for name, life, label in line),
-    )  # fmt: skip
+    counter, holder, ballot, left, facts, line = reply
+    places = tuple((name.decode(), life, _read_facts(place)[0]) for name, life, place in line)
+    return Row(counter, holder.decode(), ballot, left, *_read_facts(facts), places)
 
 
 def merge(resource: str, rows: Sequence[Row], nodes: int) -> ResourceState:

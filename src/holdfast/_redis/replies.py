@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import inf
 from typing import Any
 
-from ..core.claim import MAX, Blocker, ClaimState, ResourceState, Waiting
+from ..core.claim import MAX, Blocker, ClaimState, Granted, ResourceState, Waiting
 from ..core.fence import Fence, Seen, enter
 from ..core.queue import next_token
 
@@ -68,11 +68,13 @@ def pack_wish(wish: Sequence[Any], channel: str) -> tuple[bytes, ...]:
     return tuple(text.encode() for text in (f"{weight}", f"{capacity}", f"{fair:d}", f"{int(ttl * US)}", packed))
 
 
-def read_waiting(reply: Sequence[Any]) -> Waiting:
-    """Turn the reply to a claim that was not granted into its answer.
+def read_answer(reply: Sequence[Any]) -> Granted | Waiting:
+    """Turn the reply to a claim that was not granted just now into its answer.
 
     Raises: StoreError if the token would be too large.
     """
+    if reply[0] == 1:
+        return Granted(reply[1], reply[2] / US)
     if reply[0] == -1:
         next_token(reply[1] - 1, 0)  # raises
     _, ahead, retry, owner, token, left, capacity = reply

@@ -79,8 +79,11 @@ class Access:
     ) -> None:
         self.tls = tls
         self._tls: Any = None
-        login = [("AUTH", *filter(None, (username, password)))] if password is not None else []
-        self.greeting: list[Command] = [*login, *([("SELECT", database)] if database else [])]
+        self.greeting: list[Command] = []
+        if password is not None:
+            self.greeting.append(("AUTH", username, password) if username else ("AUTH", password))
+        if database:
+            self.greeting.append(("SELECT", database))
 
     def context(self) -> Any:
         """Return the TLS context, made once; None without TLS.

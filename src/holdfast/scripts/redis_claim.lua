@@ -1,6 +1,6 @@
 -- Ask for a resource, or ask again.
 -- ARGV: holder, weight, capacity, fair, ttl, the claim, whether to stand in line, the waiting life
--- Returns {1, token, left}, {0, ahead, retry after, owner, token, left, capacity} or {-1, a token that is too large}.
+-- Returns the token of a new grant, {1, token, left} of an old one, {0, ahead, retry after, owner, token, left, capacity} or {-1, a token that is too large}.
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 local me, ttl = ARGV[1], tonumber(ARGV[5])
@@ -11,20 +11,22 @@ local me, ttl = ARGV[1], tonumber(ARGV[5])
 if ARGV[2] == '1073741824' then
   local f = redis.call('HMGET', KEYS[1], 'token', 'holder', 'ends', 'busy', 'life')
   if not f[4] and (not f[2] or tonumber(f[3]) <= now) then
-    local token, ends = (tonumber(f[1]) or 0) + 1, now + ttl
+    local token, ends, last = (tonumber(f[1]) or 0) + 1, now + ttl, now + ttl
     if token < now then
       token = now
+    elseif token > ends then
+      last = token
     end
     if token >= 9007199254740992 then
       return {-1, token}
     end
     redis.call('HSET', KEYS[1], 'token', token, 'holder', me, 'ends', ends, 'claim', ARGV[6])
-    if math.max(token, ends) + 86400000000 > (tonumber(f[5]) or 0) then
-      local life = math.max(token, ends) + 90000000000
+    if not f[5] or last + 86400000000 > tonumber(f[5]) then
+      local life = last + 90000000000
       redis.call('HSET', KEYS[1], 'life', life)
       redis.call('PEXPIREAT', KEYS[1], math.floor(life / 1000))
     end
-    return {1, token, ttl}
+    return token
   end
 end
 
@@ -96,7 +98,7 @@ local function grant()
     redis.call('ZADD', held, now + ttl, me)
     q.weight = q.weight + weight
   end
-  return {1, token, ttl}
+  return token
 end
 
 local function stand_in_line()

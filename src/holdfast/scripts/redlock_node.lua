@@ -1,37 +1,44 @@
 -- Stands in each redlock_*.lua: what one node keeps of a resource, and its clock. The rule is that of
 -- core/ballot.py. Times and ballots are microseconds; they fit a double, but `..` and tostring would round them.
---   KEY         hash: counter, and of the grant holder, ballot, expires, owner, value
+--   KEY         string: "counter ballot expires line holder facts" of the grant (ballot 0: nobody holds); line is 1 if
+--               somebody may wait; facts are "owner\nvalue", as the client writes them
 --   KEY:line    sorted set: who waits, by arrival
---   KEY:places  hash: of those who wait, "expires channel owner"
+--   KEY:places  hash: of those who wait, "expires channel facts"
 local WINDOW = 3600 * 1000000
 local DAY = 24 * WINDOW
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 
-local function int(number)
-  return string.format('%.0f', number)
+-- Return what is kept; a grant that has expired counts as gone.
+local function read(key)
+  local kept = redis.call('GET', key)
+  if not kept then return {counter = 0, ballot = 0, expires = 0, holder = '', facts = ''} end
+  local counter, ballot, expires, line, holder, facts = string.match(kept, '^(%d+) (%d+) (%d+) (%d) (%S*) (.*)$')
+  local node = {counter = tonumber(counter), line = line == '1', ballot = 0, expires = 0, holder = '', facts = ''}
+  if tonumber(expires) > now then
+    node.ballot, node.expires, node.holder, node.facts = tonumber(ballot), tonumber(expires), holder, facts
+  end
+  return node
 end
 
--- Return counter, holder (false: nobody), ballot, expires and owner; what has expired counts as gone.
-local function state_of(key)
-  local state = redis.call('HMGET', key, 'counter', 'holder', 'ballot', 'expires', 'owner')
-  local counter, expires = tonumber(state[1]) or 0, tonumber(state[4]) or 0
-  if not state[2] or expires <= now then return counter, false, 0, 0, '' end
-  return counter, state[2], tonumber(state[3]), expires, state[5]
+-- A counter may be forgotten only when the clock exceeds it by a day: from then on older ballots are refused anyway. One
+-- that was never there is not made by a place in line.
+local function write(key, node)
+  local last = node.counter > 0 and math.max(node.counter + DAY, node.expires) or now + 60 * 1000000
+  local life = math.ceil((last - now) / 1000) + 1
+  if life < 1 then return redis.call('DEL', key) end
+  local numbers = string.format('%.0f %.0f %.0f %d ', node.counter, node.ballot, node.expires, node.line and 1 or 0)
+  redis.call('SET', key, numbers .. node.holder .. ' ' .. node.facts, 'PX', string.format('%.0f', life))
 end
 
--- A counter may be forgotten only when the clock exceeds it by a day: from then on older ballots are refused anyway.
-local function keep(key, counter, expires)
-  redis.call('PEXPIREAT', key, int(math.ceil(math.max(counter + DAY, expires) / 1000)))
-end
-
-local function wait_in_line(key, holder, life, channel, owner)
-  redis.call('ZADD', key .. ':line', 'NX', int(now), holder)
-  redis.call('HSET', key .. ':places', holder, int(now + life) .. ' ' .. channel .. ' ' .. owner)
+local function wait_in_line(key, holder, life, channel, facts)
+  redis.call('ZADD', key .. ':line', 'NX', string.format('%.0f', now), holder)
+  redis.call('HSET', key .. ':places', holder, string.format('%.0f ', now + life) .. channel .. ' ' .. facts)
   -- A place ends at its own time; the keys go a minute after the last one.
-  redis.call('PEXPIRE', key .. ':line', int(life / 1000 + 60000))
-  redis.call('PEXPIRE', key .. ':places', int(life / 1000 + 60000))
+  for _, name in ipairs({key .. ':line', key .. ':places'}) do
+    redis.call('PEXPIRE', name, string.format('%.0f', life / 1000 + 60000))
+  end
 end
 
 local function leave_line(key, holder)
@@ -39,9 +46,9 @@ local function leave_line(key, holder)
   return redis.call('ZREM', key .. ':line', holder) == 1
 end
 
--- Return until when somebody waits (0: no such place), on which channel it is told, and its owner.
+-- Return until when somebody waits (0: no such place), on which channel it is told, and its facts.
 local function place_of(key, holder)
   local place = redis.call('HGET', key .. ':places', holder) or ''
-  local expires, channel, owner = string.match(place, '^(%d+) (%S+) (.*)$')
-  return tonumber(expires) or 0, channel, owner
+  local expires, channel, facts = string.match(place, '^(%d+) (%S+) (.*)$')
+  return tonumber(expires) or 0, channel, facts
 end

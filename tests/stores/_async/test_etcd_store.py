@@ -21,7 +21,7 @@ from holdfast._etcd.keys import OFFSET, Space, guard_key
 from holdfast._etcd.leases import Lease
 from holdfast.core.claim import LOST, Claim, Granted, Waiting
 from holdfast.core.urls import parse_url
-from holdfast.errors import LeaseLost, StoreError, StoreUnavailable, Unsupported
+from holdfast.errors import LeaseLost, RateLimited, StoreError, StoreUnavailable, Unsupported
 from holdfast.testing._async.runtime import eventually, pause, spawn
 from holdfast.testing.servers import free_port
 from holdfast.testing.servers.etcd import EtcdServer
@@ -222,6 +222,18 @@ async def test_a_lease_that_is_too_short_for_the_cluster_is_refused() -> None:
                 pass
 
 
+async def test_a_rate_limit_says_when_the_next_hit_is_possible(place: Place) -> None:
+    async with connect(place.one_way) as locks:
+        limit = locks.rate_limit("r", 2, per=8)
+        await limit.hit()
+        await pause(3.0)
+        await limit.hit()
+        with pytest.raises(RateLimited) as caught:
+            await limit.hit()
+        assert 2.0 < caught.value.retry_after <= 6.0
+        assert len(place.stored()) == 2
+
+
 # -- late claims
 
 
@@ -282,6 +294,16 @@ async def test_claims_of_others_survive_a_raised_guard(place: Place) -> None:
     assert isinstance(await store.claim(claim(2, "r2")), Granted)
     assert isinstance(await store.claim(claim(3, "r2")), Waiting)
     await store.close()
+
+
+async def test_a_guard_that_somebody_deleted_is_the_end_of_its_lease(place: Place) -> None:
+    async with connect(place.one_way, io_timeout=5) as locks:
+        lease = await locks.lock("r").acquire()
+        place.call(messages.DELETE, messages.delete(place.stored("guards")[0].key))
+        async with locks.lock("r2", timeout=5):
+            pass
+        with pytest.raises(LeaseLost):
+            await lease.renew()
 
 
 async def test_a_stale_release_cannot_end_a_newer_claim(place: Place) -> None:
@@ -413,12 +435,14 @@ def test_a_lease_lives_from_when_its_keep_alive_was_sent() -> None:
     assert lease.ttl == 3
     assert lease.guard_key == guard_key(lease.id)
     assert lease.left(0.0) < 0
-    lease.confirmed = 10.0
+    assert lease.confirm(10.0)
+    assert lease.confirm(9.0), "an answer that was overtaken takes nothing back"
     assert lease.left(11.0) == 2.0
     assert lease.fresh(11.0)
     assert not lease.fresh(11.1)
     lease.end()
-    assert lease.left(10.0) < 0
+    assert not lease.confirm(11.0), "what was given up does not come back"
+    assert lease.left(10.0) == 0.0
 
 
 async def test_renewals_of_strangers_and_waiters_are_lost(place: Place) -> None:

@@ -148,7 +148,8 @@ async def test_a_user_with_few_rights_is_told_which_are_missing() -> None:
             with pytest.raises(StoreError, match="&holdfast"):
                 await locks.lock("r").acquire(5)
             await lease.release()
-            await use(locks)
+            async with locks.lock("free"):
+                pass
         server.call("ACL", "SETUSER", "worker", "&holdfast*")
         async with connect(url) as locks, connect(url) as other:
             lease = await locks.lock("r").acquire()

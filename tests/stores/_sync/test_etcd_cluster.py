@@ -116,8 +116,8 @@ def test_leases_and_order_outlive_the_loss_of_the_leader(cluster: EtcdCluster, f
 
 
 def test_a_leader_that_was_paused_for_longer_than_a_ttl_breaks_no_fence(cluster: EtcdCluster) -> None:
-    """When it goes on it may end leases that its successor keeps (etcd up to 3.4.28 and 3.5.10 does). Whoever comes then
-    has a larger token, and the former holder learns of its loss.
+    """When it goes on it may end leases that its successor keeps (etcd 3.4.23 does so). Whoever comes then has a larger
+    token, and the former holder learns of its loss.
     """
     leader, *others = cluster.in_order()
     with connect(cluster.url_of(*others)) as locks, connect(cluster.url_of(*others)) as rival:

@@ -22,7 +22,7 @@ from holdfast._sync.stores import transport_etcd as transport
 from holdfast._sync.stores.etcd import EtcdStore
 from holdfast.core.claim import LOST, Claim, Granted, Waiting
 from holdfast.core.urls import parse_url
-from holdfast.errors import LeaseLost, StoreError, StoreUnavailable, Unsupported
+from holdfast.errors import LeaseLost, RateLimited, StoreError, StoreUnavailable, Unsupported
 from holdfast.testing._sync.runtime import eventually, pause, spawn
 from holdfast.testing.servers import free_port
 from holdfast.testing.servers.etcd import EtcdServer
@@ -221,6 +221,18 @@ def test_a_lease_that_is_too_short_for_the_cluster_is_refused() -> None:
                 pass
 
 
+def test_a_rate_limit_says_when_the_next_hit_is_possible(place: Place) -> None:
+    with connect(place.one_way) as locks:
+        limit = locks.rate_limit("r", 2, per=8)
+        limit.hit()
+        pause(3.0)
+        limit.hit()
+        with pytest.raises(RateLimited) as caught:
+            limit.hit()
+        assert 2.0 < caught.value.retry_after <= 6.0
+        assert len(place.stored()) == 2
+
+
 # -- late claims
 
 
@@ -281,6 +293,16 @@ def test_claims_of_others_survive_a_raised_guard(place: Place) -> None:
     assert isinstance(store.claim(claim(2, "r2")), Granted)
     assert isinstance(store.claim(claim(3, "r2")), Waiting)
     store.close()
+
+
+def test_a_guard_that_somebody_deleted_is_the_end_of_its_lease(place: Place) -> None:
+    with connect(place.one_way, io_timeout=5) as locks:
+        lease = locks.lock("r").acquire()
+        place.call(messages.DELETE, messages.delete(place.stored("guards")[0].key))
+        with locks.lock("r2", timeout=5):
+            pass
+        with pytest.raises(LeaseLost):
+            lease.renew()
 
 
 def test_a_stale_release_cannot_end_a_newer_claim(place: Place) -> None:
@@ -412,12 +434,14 @@ def test_a_lease_lives_from_when_its_keep_alive_was_sent() -> None:
     assert lease.ttl == 3
     assert lease.guard_key == guard_key(lease.id)
     assert lease.left(0.0) < 0
-    lease.confirmed = 10.0
+    assert lease.confirm(10.0)
+    assert lease.confirm(9.0), "an answer that was overtaken takes nothing back"
     assert lease.left(11.0) == 2.0
     assert lease.fresh(11.0)
     assert not lease.fresh(11.1)
     lease.end()
-    assert lease.left(10.0) < 0
+    assert not lease.confirm(11.0), "what was given up does not come back"
+    assert lease.left(10.0) == 0.0
 
 
 def test_renewals_of_strangers_and_waiters_are_lost(place: Place) -> None:

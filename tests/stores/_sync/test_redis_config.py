@@ -147,7 +147,8 @@ def test_a_user_with_few_rights_is_told_which_are_missing() -> None:
             with pytest.raises(StoreError, match="&holdfast"):
                 locks.lock("r").acquire(5)
             lease.release()
-            use(locks)
+            with locks.lock("free"):
+                pass
         server.call("ACL", "SETUSER", "worker", "&holdfast*")
         with connect(url) as locks, connect(url) as other:
             lease = locks.lock("r").acquire()

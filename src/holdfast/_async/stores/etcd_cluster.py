@@ -52,9 +52,9 @@ class Cluster:
         tries = len(self._link.addresses)
         renewed = self._token is None
         while True:
-            if self._login is not None and self._token is None:
-                await self._authenticate(exchange)
             try:
+                if self._login is not None and self._token is None:
+                    await self._authenticate(exchange)
                 return await self._send(exchange, method, request)
             except NoTokenError as error:
                 if self._login is None or renewed:
@@ -74,8 +74,7 @@ class Cluster:
             return await transport.call(peer, method, request, seconds, self._metadata())
         except StoreUnavailable:
             exchange.doubtful = True
-            if len(self._link.addresses) > 1:
-                self._link.leave(peer)
+            if self._link.leave(peer):
                 self.watcher.reset(f"etcd at {peer.address} does not answer")
             raise
 
@@ -135,7 +134,7 @@ class Cluster:
                 f"this etcd keeps leases of at least {granted.ttl} s, which follows from its election timeout, "
                 f"not of ttl={lease.ttl}; ask for a longer ttl"
             )
-        lease.confirmed = sent
+        lease.confirm(sent)
         return lease
 
     async def keep(self, exchange: Exchange, lease: Lease) -> bool:
@@ -151,8 +150,9 @@ class Cluster:
             if reply.ttl <= 0:
                 break
             read = await self.call(exchange, messages.RANGE, messages.range_(lease.guard_key))
-            if messages.header(read).term == reply.header.term:
-                lease.confirmed = sent
+            if lease.guard and not messages.ranged(read).kvs:
+                break  # somebody has deleted its guard, without which nothing can be claimed under it
+            if messages.header(read).term == reply.header.term and lease.confirm(sent):
                 await self._sweep(exchange, lease)
                 return True
         await self.bury(exchange, lease)
@@ -180,11 +180,12 @@ class Cluster:
         """Delete a claim, also one that is still on its way; False if etcd did not have it."""
         for lease in place.doubts if place is not None else ():
             await self.raise_guard(exchange, lease)
+        exchange.doubtful = False
         deleted = messages.deleted(await self.call(exchange, messages.DELETE, messages.delete(key)))
+        had = deleted.keys > 0 or exchange.doubtful  # a try that was not answered may have deleted it
         if place is not None:
             await self.forget(exchange, place)
-        # Deleted by a try that was not answered? Then it was ours all the same.
-        return deleted.keys > 0 or exchange.doubtful
+        return had
 
     async def forget(self, exchange: Exchange, place: Place) -> None:
         """Have done with a claim, and with the lease of its own that a detached one has."""

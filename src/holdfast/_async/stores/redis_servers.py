@@ -64,6 +64,12 @@ class Servers:
         """Return the server to be subscribed at."""
         return (self._node or await self._find(until)).endpoint
 
+    def avoid(self, endpoint: Endpoint) -> None:
+        """Be subscribed elsewhere, if there is a choice: this one cannot be reached."""
+
+    def __str__(self) -> str:
+        return ",".join(map(str, self._address.endpoints))
+
     async def close(self) -> None:
         """Close all connections."""
         for node in list(self._nodes.values()):
@@ -145,6 +151,7 @@ class Cluster(Servers):
         self._slots: dict[int, Endpoint] = {}
         self._looked_at: set[Endpoint] = set()
         self._home: Endpoint | None = None
+        self._avoided: Endpoint | None = None
 
     async def call(self, key: str, command: Command, until: float) -> Any:
         """See Servers. Follows the slot where it has moved to."""
@@ -188,11 +195,16 @@ class Cluster(Servers):
 
     async def home(self, until: float) -> Endpoint:
         """See Servers. A notice reaches all servers of a cluster: any one will do."""
-        if self._home is None or self._home not in self._looked_at:
+        if self._home is None:
             if not self._slots:
                 await self._refresh(until)
-            self._home = next(iter(self._looked_at or self._slots.values()))
+            places = list(dict.fromkeys(self._slots.values()))
+            self._home = next((place for place in places if place != self._avoided), places[0])
         return self._home
+
+    def avoid(self, endpoint: Endpoint) -> None:
+        """See Servers."""
+        self._home, self._avoided = None, endpoint
 
     async def _node_of(self, key: str, until: float) -> Node:
         slot = slot_of(key)

@@ -1,7 +1,7 @@
 """One call to etcd, in the asyncio flavour; the blocking one is `_sync/stores/transport_etcd.py`.
 
-Not by grpc.aio: it keeps a thread inside gRPC at all times, and so its channels, and all that are made later, are useless
-in a forked child.
+Not by grpc.aio: it keeps a thread inside gRPC at all times, and so its channels, and all that are made later, are
+useless in a forked child.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from ..._redis.wire import (
     silent,
     unreachable,
 )
+from ...errors import StoreError
 from .. import runtime
 
 
@@ -42,7 +43,7 @@ class Connection(asyncio.Protocol):
         self._reader = new_reader()
         self._transport: asyncio.Transport | None = None
         self._opening = asyncio.Lock()
-        self._dead: BaseException | None = None
+        self._dead: StoreError | None = None
         self._owed: deque[tuple[asyncio.Future[Any], float]] = deque()
         self._unread: deque[asyncio.Future[Any]] = deque()
         self._timer: asyncio.TimerHandle | None = None
@@ -72,10 +73,22 @@ class Connection(asyncio.Protocol):
 
     async def call(self, *command: str | bytes | int | float, until: float | None = None) -> Any:
         """Send one command and return its reply; tasks may do so at the same time."""
-        until = monotonic() + self.timeout if until is None else until
-        if self._transport is None or self._dead is not None:
+        return await self.ask(command, monotonic() + self.timeout if until is None else until)
+
+    async def ask(self, command: Command, until: float) -> Any:
+        """Do what `call` does: every acquire comes through here."""
+        transport = self._transport
+        if transport is None or self._dead is not None:
             await self.open(until)
-        return await self._write((command,), until)[0]
+            transport = self._transport
+            assert transport is not None
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+        self._owed.append((future, until))
+        transport.write(pack(command))
+        if self._timer is None:
+            self._timer = loop.call_later(max(0.0, until - monotonic()), self._look)
+        return await future
 
     async def calls(self, commands: Iterable[Command], until: float) -> list[Any]:
         """Send commands at once and return their replies; a refusal is a ReplyError among them."""
@@ -96,7 +109,7 @@ class Connection(asyncio.Protocol):
         # Of several tasks one connects. If it is cancelled the next one does, each until its own deadline.
         async with self._opening:
             if self._dead is not None:
-                raise self._dead
+                raise _copy(self._dead)
             if self._transport is None:
                 await self._open(until)
 
@@ -140,7 +153,7 @@ class Connection(asyncio.Protocol):
 
     def _write(self, commands: Iterable[Command], until: float) -> list[asyncio.Future[Any]]:
         if self._dead is not None:
-            raise self._dead
+            raise _copy(self._dead)
         assert self._transport is not None
         loop = asyncio.get_running_loop()
         futures = []
@@ -163,7 +176,7 @@ class Connection(asyncio.Protocol):
             else:
                 self._timer = asyncio.get_running_loop().call_later(left, self._look)
 
-    def _fail(self, error: BaseException) -> None:
+    def _fail(self, error: StoreError) -> None:
         if self._dead is None:
             self._dead = error
             if self._transport is not None:
@@ -173,7 +186,7 @@ class Connection(asyncio.Protocol):
             while self._owed:
                 future, _ = self._owed.popleft()
                 if not future.done():
-                    future.set_exception(error)
+                    future.set_exception(_copy(error))
                     future.exception()  # seen: nobody may be left to await it
             if self._heard is not None:
                 self._heard(None)
@@ -211,6 +224,11 @@ class Connection(asyncio.Protocol):
             self._closed.set_result(None)
 
 
+def _copy(error: StoreError) -> StoreError:
+    """Return an error of its own for each who gets it: a traceback grows wherever one is raised."""
+    return type(error)(str(error))
+
+
 class Node:
     """One server, for any number of tasks: one connection, replaced when it is dead."""
 
@@ -226,7 +244,10 @@ class Node:
 
         Raises: ReplyError; StoreUnavailable; StoreError.
         """
-        return await self._live().call(*command, until=until)
+        connection = self._connection
+        if connection._dead is not None:
+            connection = self._live()
+        return await connection.ask(command, until)
 
     async def calls(self, commands: Iterable[Command], until: float) -> list[Any]:
         """Send commands at once and return their replies; a refusal is a ReplyError among them."""

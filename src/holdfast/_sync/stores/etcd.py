@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil
+from math import ceil, inf
 
 from ..._clock import Clock
 from ..._etcd import asking, messages
@@ -47,7 +47,6 @@ _CAPABILITIES = Capabilities(
     unfair=False,  # a token is fixed when a claim comes, so nobody may overtake
     herd=True,  # of shared claims: they notice any change ahead
     min_ttl=2.0,  # of a cluster with the usual election timeout
-    max_ttl=9e9,
     lag=1.0,  # etcd looks for leases that have run out every half second
 )
 _RECENT = 11 / 12  # of the ttl that must be left of a lease that need not be renewed once more
@@ -88,9 +87,19 @@ class EtcdStore:
         elif place.granted:
             if place.under is not None and self._get(exchange, place.key) is not None:
                 return Granted(place.token, place.under.left(asked))
+            before = place.doubts
             place = self._places[claim.holder] = Place(claim, place.key)
-        elif queue and place.answer is not None and not place.rung and self._still_waits(exchange, place, asked):
-            return place.answer
+            place.doubts = before
+        place.until = inf  # nobody may take it for forgotten while it is being asked for
+        try:
+            if queue and place.answer is not None and not place.rung and self._still_waits(exchange, place):
+                return place.answer
+            return self._ask_until_answered(exchange, place, queue, asked)
+        finally:
+            if not place.granted:
+                place.until = self._now() + self.capabilities.waiting_life
+
+    def _ask_until_answered(self, exchange: Exchange, place: Place, queue: bool, asked: float) -> Answer:
         while True:
             try:
                 return self._ask(exchange, place, queue, asked)
@@ -113,7 +122,7 @@ class EtcdStore:
             if reply.token:
                 return self._granted(place, reply, lease, asked)
             if line is not None and reply.own:
-                place.under, place.until = line, asked + self.capabilities.waiting_life
+                place.under = line
             if self._learn(question, reply):
                 continue
             answer = asking.judge(question, reply, self.capabilities.waiting_life)
@@ -123,7 +132,7 @@ class EtcdStore:
                 when = asking.still(place.key, reply.own) if reply.own else asking.unchanged(prefix, reply.revision)
             elif not queue:
                 self._turned_away(exchange, place)
-                return answer
+                return self._timed(exchange, answer, reply) if claim.detached else answer
             elif reply.own:
                 return self._waits(place, question, reply, answer)
             else:
@@ -178,7 +187,7 @@ class EtcdStore:
         place.watched = asking.to_watch(question, reply)
         return answer
 
-    def _still_waits(self, exchange: Exchange, place: Place, asked: float) -> bool:
+    def _still_waits(self, exchange: Exchange, place: Place) -> bool:
         """Refresh the place in line of an exclusive claim: it and the one ahead are there. Reads two keys."""
         if place.claim.shared or place.watched is None:
             return False
@@ -186,16 +195,19 @@ class EtcdStore:
         keys = (place.key, place.watched[0])
         reply = self._txn(exchange, txn((), [op_range(range_(key, keys_only=True)) for key in keys]))
         mine, ahead = (reply.ranged(at).kvs for at in range(2))
-        if place.under is not line or not mine or mine[0].create != place.own or not ahead:
-            return False
-        place.until = asked + self.capabilities.waiting_life
-        return True
+        return place.under is line and bool(mine) and mine[0].create == place.own and bool(ahead)
 
     def _turned_away(self, exchange: Exchange, place: Place) -> None:
         if place.own or place.doubts:
             self._cluster.withdraw(exchange, place.key, place)
         else:
             self._cluster.forget(exchange, place)
+
+    def _timed(self, exchange: Exchange, answer: Waiting, reply: Reply) -> Waiting:
+        """Say when the oldest claim ends, for a rate limit: that is when the next hit is possible."""
+        request = messages.lease_id(reply.ahead[0].lease)
+        left = messages.granted(self._cluster.call(exchange, messages.LEASE_TIME_TO_LIVE, request)).ttl
+        return answer._replace(retry_after=min(answer.retry_after, left + 1.0))  # etcd tells whole seconds, cut off
 
     def _lease_for(self, exchange: Exchange, place: Place) -> Lease:
         """Return the lease that the claim comes under if it is granted."""
@@ -227,8 +239,8 @@ class EtcdStore:
         Raises: StoreUnavailable if nobody can tell any more.
         """
         bell = runtime.Signal()
-        self._bells.add(bell)
         number, watch = self._cluster.watcher.add(key, end, start, bell, deletes_only=deletes_only)
+        self._bells.add(bell)
         try:
             rung = bell.wait(self._clock, until)
         finally:
@@ -298,7 +310,8 @@ class EtcdStore:
             lease = lease or self._cluster.grant(exchange, keep, exact=False)
             value = encode(facts._replace(ttl=keep, released=True))
             same = compare(Is.EQUAL, Of.MOD, kv.mod, key)
-            self._txn(exchange, txn((same,), (op_put(put(key, value, lease.id)),)))
+            if self._txn(exchange, txn((same,), (op_put(put(key, value, lease.id)),))).succeeded:
+                return True
 
     # -- looking
 

@@ -12,7 +12,7 @@ from typing import Any
 from ..._clock import Clock
 from ..._redis.address import read_address
 from ..._redis.config import REPLICATED, SINGLE, Found, learn
-from ..._redis.replies import US, Names, check_entered, new_channel, pack_wish, read_state, read_waiting
+from ..._redis.replies import US, Names, check_entered, new_channel, pack_wish, read_answer, read_state
 from ..._redis.scripts import Script, load
 from ..._redis.wire import Command, Endpoint, ReplyError, explain
 from ...core.claim import (
@@ -32,7 +32,7 @@ from ...core.claim import (
 from ...core.fence import Fence
 from ...core.promises import Capabilities
 from ...core.urls import StoreURL
-from ...errors import StoreError
+from ...errors import StoreError, StoreUnavailable
 from .redis_servers import Cluster, Sentinels, Servers
 from .transport_redis import Subscriber
 
@@ -76,9 +76,12 @@ class RedisStore:
             packed = self._packed = (wish, pack_wish(wish, self._channel))
         key = self._names.queue(resource)
         reply = self._run(_CLAIM, key, holder, *packed[1], b"1" if queue else b"0", self._life)
-        if bells.number and (reply[0] == 1 or not queue):
+        if type(reply) is int:  # just granted
             bells.forget(holder)
-        return bare(Granted, (reply[1], reply[2] / US)) if reply[0] == 1 else read_waiting(reply)
+            return bare(Granted, (reply, claim[4]))
+        if reply[0] == 1 or not queue:
+            bells.forget(holder)
+        return read_answer(reply)
 
     def wait(self, claim: Claim, waiting: Waiting, until: float) -> None:
         """See Store."""
@@ -100,10 +103,8 @@ class RedisStore:
 
     def release(self, resource: str, holder: str, keep: float = 0.0) -> bool:
         """See Store."""
-        had = self._run(_RELEASE, self._names.queue(resource), holder, b"%d" % (keep * US))
-        if self._bells.number:
-            self._bells.forget(holder)
-        return bool(had)
+        self._bells.forget(holder)
+        return bool(self._run(_RELEASE, self._names.queue(resource), holder, b"%d" % (keep * US)))
 
     def inspect(self, prefix: str = "") -> list[ResourceState]:
         """See Store."""
@@ -113,7 +114,10 @@ class RedisStore:
             cursor: Any = b"0"
             while True:
                 command: Command = ("SCAN", cursor, "MATCH", pattern, "COUNT", _PAGE)
-                cursor, found = node.call(command, monotonic() + self._io_timeout)
+                try:
+                    cursor, found = node.call(command, monotonic() + self._io_timeout)
+                except ReplyError as error:
+                    raise explain(error, node.endpoint) from None
                 keys.update(found)
                 if cursor == b"0":
                     break
@@ -181,6 +185,9 @@ class RedisStore:
             self._bells.open(endpoint, self._servers.access, until)
         except ReplyError as error:
             raise explain(error, endpoint) from None
+        except StoreUnavailable:
+            self._servers.avoid(endpoint)
+            raise
         return False
 
     def _run(self, script: Script, key: str, *args: str | bytes | int) -> Any:
@@ -193,11 +200,11 @@ class RedisStore:
             return self._servers.call(key, ("EVALSHA", script.sha, 1, key, *args), until)
         except ReplyError as error:
             if error.code != "NOSCRIPT":
-                raise explain(error, key) from None
+                raise explain(error, self._servers) from None
         try:
             return self._servers.call(key, ("EVAL", script.source, 1, key, *args), until)
         except ReplyError as error:
-            raise explain(error, key) from None
+            raise explain(error, self._servers) from None
 
     def _ask_all(self, questions: Sequence[tuple[str, Command]]) -> list[Any]:
         return self._servers.calls(questions, monotonic() + self._io_timeout) if questions else []

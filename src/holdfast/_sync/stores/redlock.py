@@ -11,7 +11,7 @@ from time import monotonic
 
 from ..._clock import Clock
 from ..._redis.address import read_nodes
-from ..._redis.ballots import Row, merge, read_row, read_votes, write_value
+from ..._redis.ballots import Row, merge, read_row, read_votes, write_facts
 from ..._redis.config import SINGLE, Found, learn
 from ..._redis.replies import US, Names, new_channel
 from ..._redis.scripts import load
@@ -246,10 +246,11 @@ class RedlockStore:
             # If some nodes granted, a release may be on its way to the others; nobody would call this one then.
             mixed = any(vote is not None and vote.ballot == mine.ballot for vote in votes)
             if isinstance(verdict, Waiting) and (last or not mixed):
+                mine.splits = 0
                 # Those who wait for the same expiry must not ask at the same moment.
                 return verdict._replace(retry_after=verdict.retry_after + backoff(verdict.ahead, random.random()))
+            mine.splits += isinstance(verdict, Contended)
             pause = backoff(mine.splits, random.random())
-            mine.splits += 1
             if last:
                 break
             self._stop.wait(self._clock, self._clock.now() + pause)
@@ -259,8 +260,7 @@ class RedlockStore:
     def _vote(self, key: str, claim: Claim, ballot: int, life: int) -> Votes:
         won = [1, ballot]
         replies = self._nodes.run(
-            _CLAIM, [key], claim.holder, ballot, int(claim.ttl * US), claim.owner, write_value(claim.value), life,
-            self._channel,
+            _CLAIM, [key], claim.holder, ballot, int(claim.ttl * US), write_facts(claim), life, self._channel,
             enough=lambda replies: self._enough(type(reply) is list and reply[:3:2] == won for reply in replies),
         )  # fmt: skip
         votes = read_votes(replies)
@@ -274,7 +274,7 @@ class RedlockStore:
 
     def _give_back(self, key: str, claim: Claim, ballot: int, life: int) -> None:
         """Release what a round that was not won has got, on all nodes, and stay in line if this one waits."""
-        self._nodes.run(_RELEASE, [key], claim.holder, ballot, life, self._channel, claim.owner)
+        self._nodes.run(_RELEASE, [key], claim.holder, ballot, life, self._channel, write_facts(claim))
         self._nodes.owe(key, claim.holder, ballot, 0, self._channel, "")
 
     def _look(self, keys: Sequence[str]) -> list[list[Row]]:

@@ -7,6 +7,7 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Iterable
+from struct import Struct
 from time import monotonic
 from typing import Any
 
@@ -26,6 +27,7 @@ from ..._redis.wire import (
 from ...errors import StoreUnavailable
 
 _CHUNK = 65536
+_TIME = Struct("@ll").pack  # a timeval
 # A connection that nobody used for this long may have been closed by the server: look before the question is sent,
 # for afterwards nobody can tell whether it was executed.
 _STALE = 0.01
@@ -35,10 +37,13 @@ class Connection:
     """One connection to one server, for one caller at a time. Made without I/O; it opens itself.
 
     `send` starts an exchange and sets its deadline, `until` on time.monotonic(); `receive` reads one reply of it.
-    When something goes wrong the connection is dead for good: its next reply would answer somebody else's question.
+    When something goes wrong the socket is closed, for its next reply would answer somebody else's question; what is
+    sent after that goes over a new one.
     """
 
-    __slots__ = ("_greets", "_limit", "_reader", "_socket", "access", "endpoint", "owed", "timeout", "until")
+    __slots__ = (
+        *("_greets", "_kernel", "_limit", "_reader", "_socket", "access", "endpoint", "owed", "timeout", "until"),
+    )
 
     def __init__(self, endpoint: Endpoint, access: Access, timeout: float) -> None:
         self.endpoint = endpoint
@@ -50,6 +55,7 @@ class Connection:
         self._socket: Any = None
         self._reader: Any = None
         self._limit = 0.0
+        self._kernel = False  # the kernel bounds its waits; Python would ask it twice each time, first whether it can
 
     def fileno(self) -> int:
         """Return its descriptor, for select: readable means that `receive` has something to read."""
@@ -74,7 +80,8 @@ class Connection:
             self._bound()
             self._socket.sendall(pack(commands[0]) if len(commands) == 1 else b"".join(map(pack, commands)))
         except BaseException as error:
-            raise self._fail(error) from error
+            self._fail(error)
+            raise
 
     def receive(self) -> Any:
         """Read one reply of what was sent.
@@ -85,7 +92,8 @@ class Connection:
         try:
             reply = self._read()
         except BaseException as error:
-            raise self._fail(error) from error
+            self._fail(error)
+            raise
         self.owed -= 1
         if isinstance(reply, ReplyError):
             raise reply
@@ -98,15 +106,23 @@ class Connection:
     def ask(self, command: Command, until: float) -> Any:
         """Send one command and read its reply: `send` and `receive` in one, for every acquire comes through here."""
         self.until = until
+        self.owed = 1
         try:
             if self._socket is None:
                 self._open()
-            self._bound()
-            self.owed = 1
+                self.owed = 1
+            if self._limit != self.timeout or not 0.9 * self.timeout < until - monotonic() <= self.timeout:
+                self._bound()
             self._socket.sendall(pack(command))
-            reply = self._read()
+            if self._greets:
+                reply = self._read()
+            else:
+                self._reader.feed(self._socket.recv(_CHUNK) or self._ended())
+                if (reply := self._reader.gets()) is False:
+                    reply = self._read()
         except BaseException as error:
-            raise self._fail(error) from error
+            self._fail(error)
+            raise
         self.owed = 0
         if isinstance(reply, ReplyError):
             raise reply
@@ -123,7 +139,8 @@ class Connection:
                 reply = self._read()
             return reply
         except BaseException as error:
-            raise self._fail(error) from error
+            self._fail(error)
+            raise
 
     def alive(self) -> bool:
         """Tell whether the server has not closed it, as far as this side knows. Nothing may be owed."""
@@ -167,7 +184,7 @@ class Connection:
 
     def _connect(self, family: int, address: Any) -> None:
         sock = self._socket = socket.socket(family, socket.SOCK_STREAM)
-        self._limit = 0.0
+        self._limit, self._kernel = 0.0, False
         self._bound()
         sock.connect(address)
         if family != socket.AF_UNIX:
@@ -177,17 +194,17 @@ class Connection:
         if context is not None:
             self._bound()
             self._socket = context.wrap_socket(sock, server_hostname=self.endpoint.host)
-            self._limit = 0.0
+        else:
+            sock.settimeout(None)
+            self._kernel = True
+        self._limit = 0.0
 
     def _read(self) -> Any:
         reader = self._reader
         while True:
             while (reply := reader.gets()) is False:
                 self._bound()
-                data = self._socket.recv(_CHUNK)
-                if not data:
-                    raise ConnectionResetError("the server closed it")
-                reader.feed(data)
+                reader.feed(self._socket.recv(_CHUNK) or self._ended())
             if not self._greets:
                 return reply
             self._greets -= 1
@@ -205,17 +222,27 @@ class Connection:
         if 0.9 * self.timeout < left <= self.timeout:
             left = self.timeout  # close enough: most exchanges then set nothing, which would cost a system call
         if left != self._limit:
-            self._socket.settimeout(left)
             self._limit = left
+            if self._kernel:
+                time = _TIME(int(left), int(left % 1 * 1_000_000) + 1)  # 0 would be: for ever
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, time)
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, time)
+            else:
+                self._socket.settimeout(left)
 
-    def _fail(self, error: BaseException) -> BaseException:
-        """Close the connection, and return what to raise."""
+    def _ended(self) -> bytes:
+        raise ConnectionResetError("the server closed it")
+
+    def _fail(self, error: BaseException) -> None:
+        """Close the connection.
+
+        Raises: what an error of the network means.
+        """
         self.close()
-        if isinstance(error, TimeoutError):
-            return silent(self.endpoint, self.timeout)
+        if isinstance(error, TimeoutError | BlockingIOError):
+            raise silent(self.endpoint, self.timeout) from error
         if isinstance(error, OSError):
-            return unreachable(self.endpoint, error)
-        return error
+            raise unreachable(self.endpoint, error) from error
 
 
 class Node:
@@ -236,11 +263,22 @@ class Node:
 
         Raises: ReplyError; StoreUnavailable; StoreError.
         """
-        connection = self._take(until)
+        idle = self._idle
+        try:
+            connection = idle.pop()
+            if until - connection.until >= _STALE:
+                connection = self._checked(connection, until)
+        except IndexError:
+            connection = Connection(self.endpoint, self._access, self._timeout)
         try:
             return connection.ask(command, until)
         finally:
-            self._put(connection)
+            if connection.owed:
+                self._put(connection)
+            else:
+                idle.append(connection)
+                if self._closed:
+                    self.close()
 
     def calls(self, commands: Iterable[Command], until: float) -> list[Any]:
         """Send commands at once and return their replies; a refusal is a ReplyError among them."""
@@ -267,16 +305,18 @@ class Node:
                 return
 
     def _take(self, until: float) -> Connection:
-        while self._idle:
-            try:
-                connection = self._idle.pop()
-            except IndexError:
-                break
-            if until - connection.until < _STALE or connection.alive():  # two deadlines lie as far apart as two uses
-                return connection
-            self.doubtful = True
-            connection.close()
-        return Connection(self.endpoint, self._access, self._timeout)
+        try:
+            return self._checked(self._idle.pop(), until)
+        except IndexError:
+            return Connection(self.endpoint, self._access, self._timeout)
+
+    def _checked(self, connection: Connection, until: float) -> Connection:
+        """Return this connection, or another one if the server has closed it since."""
+        if until - connection.until < _STALE or connection.alive():  # two deadlines lie as far apart as two uses
+            return connection
+        self.doubtful = True
+        connection.close()
+        return self._take(until)
 
     def _put(self, connection: Connection) -> None:
         if connection.owed or connection._socket is None:  # interrupted between two replies, or broken

@@ -80,7 +80,7 @@ class EtcdServer(Server):
 
     def _open(self, path: str, data: bytes | None = None) -> dict[str, Any]:
         trust = ssl.create_default_context(cafile=self._certificate) if self.tls else None
-        with urllib.request.urlopen(self._http + path, data, timeout=1.0, context=trust) as reply:
+        with urllib.request.urlopen(self._http + path, data, timeout=10.0, context=trust) as reply:
             found = json.load(reply)
             assert isinstance(found, dict)
             return found

@@ -10,22 +10,20 @@ import pytest
 
 from holdfast._async.client import Client, connect
 from holdfast._clock import SystemClock
-from holdfast._redis.replies import Names
 from holdfast.core.claim import Claim, Granted, Record, Waiting
-from holdfast.core.fence import Fence
 from holdfast.core.urls import parse_url
 from holdfast.errors import AcquireTimeout, LeaseLost, StaleToken, StoreError, StoreUnavailable
-from holdfast.testing._async.runtime import eventually, pause
+from holdfast.testing._async.runtime import eventually, pause, spawn
 from holdfast.testing.faults.clock import moved, why_not
 from holdfast.testing.faults.proxy import Proxy
 from holdfast.testing.servers.redlock import RedlockServers
+from tests.stores.redlock.kept import ballot, counter, holders, line, poison
 
 pytestmark = pytest.mark.server
 
 HOUR = 3600
 PATIENT = 10.0  # io_timeout: a node then has 5 s to answer, far more than a busy machine needs
 NODE_TIMEOUT = PATIENT / 2
-KEY = Names("default", "holdfast.redlock").queue("r")
 
 
 class WallClock(SystemClock):
@@ -38,11 +36,6 @@ class WallClock(SystemClock):
 
     def wall_ns(self) -> int:
         return time.time_ns() + self._off
-
-
-def holders(nodes: RedlockServers) -> list[bytes | None]:
-    """Return who holds the resource, node by node, past any client."""
-    return [node.call("HGET", KEY, "holder") for node in nodes.nodes]
 
 
 def us() -> int:
@@ -82,7 +75,7 @@ async def test_minority_that_does_not_answer_costs_one_node_timeout_once(nodes: 
             pass
         await eventually(lambda: not rival._store._nodes._silent)  # type: ignore[attr-defined]
         async with rival.lock("r"):
-            await eventually(lambda: None not in holders(nodes))
+            await eventually(lambda: "" not in holders(nodes))
 
 
 async def test_slow_minority_is_not_waited_for(nodes: RedlockServers):
@@ -102,7 +95,7 @@ async def test_slow_minority_is_not_waited_for(nodes: RedlockServers):
             assert time.monotonic() - started < 3.0
             for proxy in proxies:
                 proxy.heal()
-            await eventually(lambda: holders(nodes) == [None] * 5)
+            await eventually(lambda: holders(nodes) == [""] * 5)
 
 
 async def test_majority_that_does_not_answer_is_an_outage(nodes: RedlockServers):
@@ -138,16 +131,16 @@ async def test_grant_whose_replies_were_lost_is_found_again(nodes: RedlockServer
                 proxy.down.mode = "drop"
             with pytest.raises(StoreUnavailable):
                 await store.claim(claim)
-            assert holders(nodes) == [b"actor.1"] * 5
-            (ballot,) = {node.call("HGET", KEY, "ballot") for node in nodes.nodes}
+            assert holders(nodes) == ["actor.1"] * 5
+            (granted_before,) = {ballot(node) for node in nodes.nodes}
             for proxy in proxies:
                 proxy.heal()
             granted = await store.claim(claim)
             assert isinstance(granted, Granted)
-            assert granted.token == int(ballot)
+            assert granted.token == granted_before
             assert granted.left < 60.0
             assert await store.release("r", "actor.1") is True
-            await eventually(lambda: holders(nodes) == [None] * 5)
+            await eventually(lambda: holders(nodes) == [""] * 5)
             assert await store.release("r", "actor.1") is False
 
 
@@ -164,7 +157,7 @@ async def test_connections_reset_in_the_middle_are_survived(nodes: RedlockServer
                 for proxy in proxies:
                     proxy.heal()
                 await lease.release()
-            await eventually(lambda: holders(nodes) == [None] * 5)
+            await eventually(lambda: holders(nodes) == [""] * 5)
 
 
 async def test_claim_that_a_hanging_node_runs_late_leaves_no_ghost(nodes: RedlockServers):
@@ -184,8 +177,8 @@ async def test_claim_that_a_hanging_node_runs_late_leaves_no_ghost(nodes: Redloc
         finally:
             nodes.nodes[0].resume()
         await eventually(lambda: not client._store._nodes._silent)  # type: ignore[attr-defined]
-        await eventually(lambda: holders(nodes) == [None] * 5)
-        assert nodes.nodes[0].call("HGET", KEY, "counter") == str(lease.token).encode()  # it ran both
+        await eventually(lambda: holders(nodes) == [""] * 5)
+        assert counter(nodes.nodes[0]) == lease.token  # it ran both
 
 
 async def test_scripts_that_nodes_have_forgotten_are_sent_again(nodes: RedlockServers):
@@ -220,7 +213,7 @@ async def test_minority_that_lost_its_data_changes_nothing(nodes: RedlockServers
             with pytest.raises(AcquireTimeout):
                 await rival.lock("r").acquire(0)
             await lease.renew()
-            assert holders(nodes)[:2] == [None, None]  # a renewal creates nothing
+            assert holders(nodes)[:2] == ["", ""]  # a renewal creates nothing
 
 
 async def test_tokens_rise_by_the_clock_when_all_data_is_lost(nodes: RedlockServers):
@@ -266,13 +259,13 @@ async def test_poisoned_counter_of_a_minority_does_not_stop_the_others(nodes: Re
     async with connect(nodes.url, io_timeout=PATIENT) as client:
         for count in (1, 2):
             for node in nodes.nodes[:count]:
-                node.call("HSET", KEY, "counter", us() + 2 * HOUR * 10**6)
+                poison(node, us() + 2 * HOUR * 10**6)
             before = us()
             async with client.lock("r") as lease:
                 assert before <= lease.token <= us()  # it was not carried away
-                assert holders(nodes)[:count] == [None] * count
+                assert holders(nodes)[:count] == [""] * count
         for node in nodes.nodes[:3]:
-            node.call("HSET", KEY, "counter", us() + 2 * HOUR * 10**6)
+            poison(node, us() + 2 * HOUR * 10**6)
         with pytest.raises(StoreError, match="clock"):
             await client.lock("r").acquire(0)
 
@@ -294,15 +287,15 @@ async def test_clock_that_is_far_off_is_named(nodes: RedlockServers, off: float,
     async with Client(parse_url(nodes.url), io_timeout=PATIENT, clock=WallClock(off)) as client:
         with pytest.raises(StoreError, match=f"clock, which is 7[12][0-9][0-9] s {way} theirs"):
             await client.lock("r").acquire(0)
-    assert holders(nodes) == [None] * 5
+    assert holders(nodes) == [""] * 5
 
 
 @pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")
 async def test_node_whose_clock_is_far_off_is_outvoted(nodes: RedlockServers):
     with moved(nodes.nodes[0].pid, realtime=-2.0 * HOUR):
         async with connect(nodes.url, io_timeout=PATIENT) as client, client.lock("r"):
-            assert holders(nodes)[0] is None
-            await eventually(lambda: None not in holders(nodes)[1:])
+            assert holders(nodes)[0] == ""
+            await eventually(lambda: "" not in holders(nodes)[1:])
 
 
 # -- what is left of rounds that were not won
@@ -318,46 +311,13 @@ async def test_votes_of_a_round_that_was_not_won_are_given_back(nodes: RedlockSe
             claim = Claim("r", "actor.1", ttl=60.0)
             for queue in (True, False):
                 assert isinstance(await rival._store.claim(claim, queue), Waiting)
-                assert holders(nodes)[3:] == [None, None]
-                lines = [node.call("ZCARD", KEY + ":line") for node in nodes.nodes]
+                assert holders(nodes)[3:] == ["", ""]
+                lines = [len(line(node)) for node in nodes.nodes]
                 assert lines == ([1] * 5 if queue else [0] * 5), "it waits everywhere, or nowhere"
                 await rival._store.release("r", "actor.1")
 
 
-# -- registers
-
-
-async def test_register_is_read_from_any_majority(nodes: RedlockServers):
-    async with connect(nodes.url, io_timeout=PATIENT) as client, connect(nodes.url, io_timeout=PATIENT) as other:
-        fence = Fence("default", "r", us())
-        for node in nodes.nodes[:2]:
-            node.stop()
-        await client._store.write("k", "v", fence)
-        for node in nodes.nodes[:2]:
-            node.start()
-        for node in nodes.nodes[3:]:
-            node.stop()
-        # One of three has it. The reader makes sure that the next one finds it, too.
-        assert await other._store.read("k") == Record("v", fence.token)
-        key = Names("default", "holdfast.redlock").register("k")
-        assert [node.call("HGET", key, "value") for node in nodes.nodes[:3]] == [b"v"] * 3
-
-
-async def test_what_a_stale_writer_left_on_a_minority_is_never_read_again(nodes: RedlockServers):
-    async with connect(nodes.url, io_timeout=PATIENT) as client:
-        old, new = Fence("default", "r", us()), Fence("default", "r", us() + 1)
-        key = Names("default", "holdfast.redlock").register("k")
-        assert await client._store.read("k", new) is None
-        # As if the older one had entered before, and its write came to two nodes only, which the newer had not reached.
-        for node in nodes.nodes[3:]:
-            node.call("HSET", key, "value", "stale", "token", old.token, "ends", "", "epoch", old.token, "version", 9)
-            node.call("HSET", key, "writer", "x", "newest", old.token, "exclusive", old.token)
-        assert await client._store.read("k") is None
-        with pytest.raises(StaleToken):
-            await client._store.write("k", "late", old)
-
-
-# -- configuration, passwords
+# -- configuration
 
 
 def _url(ports: list[int]) -> str:
@@ -394,3 +354,24 @@ async def test_configured_nodes_are_good_enough_for_correctness(nodes: RedlockSe
         await client.ready()
         async with client.lock("r") as lease:
             assert lease.token
+
+
+# -- who is told that the resource is free
+
+
+@pytest.mark.parametrize("away", ["from the start", "while it waits"])
+async def test_waiter_is_served_although_the_node_that_tells_hangs(nodes: RedlockServers, away: str):
+    """Notices come from the first node that answers; one that gets lost costs time, and nothing else."""
+    async with connect(nodes.url, io_timeout=2.0) as client, connect(nodes.url, io_timeout=2.0) as holder:
+        lease = await holder.lock("r", ttl=60).acquire()
+        if away == "from the start":
+            nodes.nodes[0].pause()
+        try:
+            call = spawn(client.lock("r", ttl=60).acquire)
+            await eventually(lambda: client._store._bells.number > 0)  # type: ignore[attr-defined]
+            await eventually(lambda: len(line(nodes.nodes[1])) == 1)
+            nodes.nodes[0].pause()
+            await lease.release()
+            await (await call.join(30)).release()
+        finally:
+            nodes.nodes[0].resume()
