@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from hashlib import sha1
 
 import pytest
 
+from holdfast._redis.scripts import Script, load
 from holdfast.core.promises import LAWS
+from holdfast.errors import LockError
 from holdfast.testing import contract
 from holdfast.testing.contract import Law, Target
 from holdfast.testing.servers.redis import RedisCluster, RedisServer, SentinelGroup
@@ -83,3 +86,30 @@ def test_cluster(law: Law, cluster: Target):
 def test_every_law_is_put_to_it_in_both_flavours(laws: list[Law]):
     found = {(law.flavour, law.number) for law in laws}
     assert found == {(flavour, number) for flavour in ("sync", "async") for number in LAWS}
+
+
+# What each control breaks, and the law that has to notice.
+CONTROLS = {
+    "held_resource_is_refused_to_everybody_else": (
+        "_CLAIM",
+        "redis_claim",
+        "not f[2] or tonumber(f[3]) <= now",
+        "true",
+    ),
+    "renewal_never_brings_back_what_has_ended": ("_RENEW", "redis_renew", "or tonumber(f[2]) <= now", ""),
+}
+
+
+@pytest.mark.parametrize("flavour", ["sync", "async"])
+@pytest.mark.parametrize("name", CONTROLS)
+def test_control_a_broken_script_breaks_a_law(name: str, flavour: str, single: Target, monkeypatch):
+    variable, script, right, wrong = CONTROLS[name]
+    source = load(script).source
+    assert right in source
+    broken = source.replace(right, wrong)
+    monkeypatch.setattr(
+        f"holdfast._{flavour}.stores.redis.{variable}", Script(sha1(broken.encode()).hexdigest(), broken)
+    )
+    law = next(law for law in SINGLE if law.name == name and law.flavour == flavour)
+    with pytest.raises((AssertionError, LockError)):
+        law.run(single)

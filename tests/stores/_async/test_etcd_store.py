@@ -107,12 +107,12 @@ async def test_a_thousand_leases_are_under_one_lease_and_kept_by_one_keep_alive(
 
 async def test_waiters_share_one_connection(place: Place) -> None:
     async with connect(place.one_way, io_timeout=20) as holder, connect(place.one_way, io_timeout=20) as locks:
-        await holder.lock("r").acquire()
+        lease = await holder.lock("r").acquire()
         before = place.ways[0].accepted
         waiting = [spawn(hold_once, locks) for _ in range(100)]
         await eventually(lambda: len(place.stored()) == 101)
         assert place.ways[0].accepted <= before + 1
-        await holder.close()
+        await lease.release()
         for call in waiting:
             await call.join(60)
 

@@ -106,12 +106,12 @@ def test_a_thousand_leases_are_under_one_lease_and_kept_by_one_keep_alive(place:
 
 def test_waiters_share_one_connection(place: Place) -> None:
     with connect(place.one_way, io_timeout=20) as holder, connect(place.one_way, io_timeout=20) as locks:
-        holder.lock("r").acquire()
+        lease = holder.lock("r").acquire()
         before = place.ways[0].accepted
         waiting = [spawn(hold_once, locks) for _ in range(100)]
         eventually(lambda: len(place.stored()) == 101)
         assert place.ways[0].accepted <= before + 1
-        holder.close()
+        lease.release()
         for call in waiting:
             call.join(60)
 
