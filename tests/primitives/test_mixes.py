@@ -28,7 +28,7 @@ from tests.contract import mutant_stores
 from tests.core.naive_deadlock import Line, never_served
 
 ACTORS = 4
-LIMIT = 1.0  # real seconds in which everybody has come to rest
+LIMIT = 10.0  # real seconds in which everybody has come to rest
 TTL = 10_000.0
 
 
@@ -200,6 +200,11 @@ class Stage:
         while not await self._rests():
             assert time.monotonic() < give_up, f"no rest: {await self.clients[0].inspect()}"
             await asyncio.sleep(0.0005)
+        if self.clients[0].detect_deadlocks and never_served(await self.clients[0].inspect()):
+            # A cycle that changed between two looks is believed at the next ones, when its members ask again.
+            self.clock.advance(self.clients[0].capabilities.waiting_life / 3)
+            await asyncio.sleep(0.02)
+            return await self._rest()
         await self._check()
 
     async def _rests(self) -> bool:
@@ -222,16 +227,21 @@ class Stage:
                 # All or nothing: whoever has been given something has all of it, as long as it is not lost.
                 leases = lease.values() if hasattr(lease, "values") else [lease]
                 assert all(one.token in shown for one in leases if not one.lost)
-        assert never_served(states) == set(), states
+        assert never_served(states) == set(), f"deadlock: {states}"
 
     async def _end(self) -> None:
-        """Let everybody give back everything: then everybody has had its turn."""
+        """Let everybody give back everything: then everybody has had its turn, and nothing is left."""
+        give_up = time.monotonic() + LIMIT
         while any(actor.busy or actor.held for actor in self.actors):
+            assert time.monotonic() < give_up, f"no end: {await self.clients[0].inspect()}"
             for number, actor in enumerate(self.actors):
                 if not actor.busy and actor.held:
                     actor.tell(Give(number))
             await self._rest()
-        assert await self.clients[0].inspect() in ([], *[[s] for s in await self.clients[0].inspect("b")])
+            self.clock.advance(0.25)  # what is not renewed runs out, also where its holder has given it up already
+            await asyncio.sleep(0.001)
+        self.clock.advance(3.0)
+        assert await self.clients[0].inspect() == []
 
 
 def play(store: str, story: list[Step], most: int = 1, detect_deadlocks: bool = False) -> Stage:
@@ -276,7 +286,7 @@ def test_who_looks_for_deadlocks_never_stays_in_one(store: str) -> None:
     run()
 
 
-def first_failure(story_of: Callable[[list[Step]], None]) -> bool:
+def first_failure(most: int) -> bool:
     """Tell whether one of many stories fails; the first that does is enough."""
 
     @settings(
@@ -284,7 +294,7 @@ def first_failure(story_of: Callable[[list[Step]], None]) -> bool:
     )
     @given(stories)
     def run(story: list[Step]) -> None:
-        story_of(story)
+        play("memory", story, most)
 
     try:
         run()
@@ -304,12 +314,13 @@ MUTANTS = [
 
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_a_store_with_a_mistake_is_noticed(mutant: type[Room], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast._async.stores.memory.room", lambda name: mutant())
+    rooms: dict[str, Room] = {}
+    monkeypatch.setattr("holdfast._async.stores.memory.room", lambda name: rooms.setdefault(name, mutant()))
     monkeypatch.setattr(f"{__name__}.LIMIT", 0.2)
-    assert first_failure(lambda story: [play("memory", story), None][1])
+    assert first_failure(1)
 
 
 def test_without_looking_there_are_deadlocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control of the test above: the stories have them."""
     monkeypatch.setattr(f"{__name__}.LIMIT", 0.2)
-    assert first_failure(lambda story: [play("memory", story, most=2), None][1])
+    assert first_failure(2)

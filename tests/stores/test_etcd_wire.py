@@ -145,7 +145,17 @@ def their_range(reply: Any) -> messages.Ranged:
     return messages.Ranged(tuple(their_kv(kv) for kv in reply.kvs), reply.count)
 
 
-def their_txn(reply: Any) -> messages.Txned:
+def my_txn(data: bytes) -> Any:
+    return eager(messages.txned(data))
+
+
+def eager(found: messages.Txned) -> Any:
+    """Read all replies of a transaction."""
+    replies = [found.reply(at) for at in range(len(found.steps))]
+    return found.header, found.succeeded, [eager(one) if isinstance(one, messages.Txned) else one for one in replies]
+
+
+def their_txn(reply: Any) -> Any:
     replies: list[Any] = []
     for op in reply.responses:
         match op.WhichOneof("response"):
@@ -157,13 +167,13 @@ def their_txn(reply: Any) -> messages.Txned:
                 replies.append(messages.Deleted(op.delete_range.deleted))
             case "txn":
                 replies.append(their_txn(op.txn))
-    return messages.Txned(their_header(reply.header), reply.succeeded, tuple(replies))
+    return their_header(reply.header), reply.succeeded, replies
 
 
 READ: list[tuple[str, Any, Any]] = [
     ("RangeResponse", messages.ranged, their_range),
     ("DeleteRangeResponse", messages.deleted, lambda reply: messages.Deleted(reply.deleted)),
-    ("TxnResponse", messages.txned, their_txn),
+    ("TxnResponse", my_txn, their_txn),
     ("PutResponse", messages.header, lambda reply: their_header(reply.header)),
     (
         "LeaseResponse",
@@ -306,10 +316,12 @@ def test_numbers_survive(number):
 
 
 def test_reply_of_another_kind_is_refused():
-    put = wire.message(3, wire.message(2, b""))
+    put = messages.txned(wire.message(3, wire.message(2, b"")))
     with pytest.raises(WireError, match="not a range"):
-        messages.txned(put).ranged(0)
-    with pytest.raises(WireError, match="not a range"):
-        messages.txned(b"").ranged(0)
+        put.ranged(0)
+    with pytest.raises(WireError, match="not a transaction"):
+        put.txned(0)
+    with pytest.raises(WireError, match="has 1 replies"):
+        put.ranged(1)
     with pytest.raises(WireError, match="of 2 kinds"):
-        messages.txned(wire.message(3, wire.message(1, b"") + wire.message(2, b"")))
+        messages.txned(wire.message(3, wire.message(1, b"") + wire.message(2, b""))).reply(0)

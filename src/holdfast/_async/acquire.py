@@ -18,6 +18,7 @@ from .store import Store
 
 # With timeout=None an outage is borne for this many io_timeouts.
 _OUTAGE = 3
+_SHORTEST_PAUSE = 0.01
 
 
 class Site:
@@ -167,10 +168,11 @@ class Outage:
 
         Raises: StoreUnavailable when there is no time left for that.
         """
-        again = now + backoff(self._failures)
+        # Half of what is left at most: a store that comes back shortly before the end is still found.
+        pause = min(backoff(self._failures), (self._until - now) / 2)
         self._failures += 1
-        if again < self._until:
-            return again
+        if pause >= _SHORTEST_PAUSE:
+            return now + pause
         raise StoreUnavailable(
             f"could not acquire {claim.resource!r} within {now - started:.1f} s, the store does not answer: {error}",
             resource=claim.resource,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 from ..core.claim import Answer, Claim, Granted, Waiting
@@ -9,7 +10,6 @@ from ..core.queue import Entry, Queue
 from .keys import OFFSET, Space, after, entry, kept, offset_of, read
 from .leases import Lease
 from .messages import Is, KeyValue, Of, Txned, compare, op_put, op_range, op_txn, put, range_, txn
-from .wire import WireError
 
 
 class Offset(NamedTuple):
@@ -46,9 +46,11 @@ class Reply(NamedTuple):
     total: int  # of all claims, those behind included
 
 
+_RESOURCES = 1024  # whose parts of a transaction are kept: to build them is half of the work
 _LOOK_AT_OFFSET = op_range(range_(OFFSET))
 
 
+@lru_cache(_RESOURCES)
 def free(prefix: bytes) -> tuple[bytes, ...]:
     """Grant if nobody is there."""
     return (compare(Is.EQUAL, Of.CREATE, 0, prefix, after(prefix)),)
@@ -73,19 +75,19 @@ def ask(question: Question) -> bytes:
     """Build the transaction."""
     space, claim, key, lease, offset, own, when, line = question
     prefix = space.queue(claim.resource)
-    guards = () if claim.detached else (compare(Is.EQUAL, Of.MOD, lease.guard, lease.guard_key),)
-    conditions = (*when, *guards, compare(Is.EQUAL, Of.MOD, offset.mod, OFFSET))
+    guards = () if claim.detached else (_unmoved(lease.guard_key, lease.guard),)
+    conditions = (*when, *guards, _unmoved(OFFSET, offset.mod))
     steps = [
         lease.look,
         _LOOK_AT_OFFSET,
         op_range(range_(key)),
         (line or lease).look,
-        *_view(prefix, claim, own),
+        *_view(prefix, claim.shared, own),
     ]
     if line is not None and not own:
         absent = (
             compare(Is.EQUAL, Of.CREATE, 0, key),
-            compare(Is.EQUAL, Of.MOD, line.guard, line.guard_key),
+            _unmoved(line.guard_key, line.guard),
             *guards,
         )
         # After the ranges: what they show is what is ahead of it.
@@ -97,9 +99,15 @@ def _put(claim: Claim, key: bytes, offset: int | None, lease: Lease) -> bytes:
     return put(key, kept(claim, offset), lease.id)
 
 
-def _view(prefix: bytes, claim: Claim, own: int) -> list[bytes]:
+@lru_cache(_RESOURCES)
+def _unmoved(key: bytes, mod: int) -> bytes:
+    return compare(Is.EQUAL, Of.MOD, mod, key)
+
+
+@lru_cache(_RESOURCES)
+def _view(prefix: bytes, shared: bool, own: int) -> list[bytes]:
     end = after(prefix)
-    if claim.shared:
+    if shared:
         return [op_range(range_(prefix, end))]
     # An exclusive claim need not know the whole line: the first holds, the last is the one to watch.
     return [op_range(range_(prefix, end, limit=1, below=own, newest=newest)) for newest in (False, True)]
@@ -124,10 +132,7 @@ def answered(question: Question, reply: Txned) -> Reply:
         place, lease, facts = mine.create, mine.lease, read(mine)
         token = 0 if facts.offset is None else mine.create + facts.offset
     elif question.line is not None and not own:
-        last = reply.replies[-1]
-        if not isinstance(last, Txned):
-            raise WireError(f"the last reply of the transaction is {last!r}, not a transaction")
-        place = revision if last.succeeded else 0
+        place = revision if reply.txned(len(reply.steps) - 1).succeeded else 0
     return Reply(
         revision,
         token,

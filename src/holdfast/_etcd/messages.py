@@ -80,16 +80,48 @@ class Txned(NamedTuple):
 
     header: Header
     succeeded: bool
-    replies: tuple[Ranged | Put | Deleted | Txned, ...]
+    steps: tuple[bytes, ...]  # what each step replied; read on demand, for a grant needs none of it
+
+    def reply(self, at: int) -> Ranged | Put | Deleted | Txned:
+        """Return the reply of the step at this place.
+
+        Raises: WireError if there is none, or it cannot be read.
+        """
+        if at >= len(self.steps):
+            raise WireError(f"the transaction has {len(self.steps)} replies, and number {at} was expected")
+        fields = parse(self.steps[at])
+        kinds = [kind for kind in (1, 2, 3, 4) if strings(fields, kind)]
+        if len(kinds) != 1:
+            raise WireError(f"a reply of a transaction is of {len(kinds)} kinds")
+        found = inner(fields, kinds[0])
+        match kinds[0]:
+            case 1:
+                return _ranged(found)
+            case 2:
+                return Put()
+            case 3:
+                return Deleted(signed(found, 2))
+            case _:
+                return _txned(found)
 
     def ranged(self, at: int) -> Ranged:
         """Return the reply to a range request at this place.
 
         Raises: WireError if it is another kind of reply.
         """
-        reply = self.replies[at] if at < len(self.replies) else None
+        reply = self.reply(at)
         if not isinstance(reply, Ranged):
             raise WireError(f"reply {at} of the transaction is {reply!r}, not a range")
+        return reply
+
+    def txned(self, at: int) -> Txned:
+        """Return the reply of the transaction inside this one at this place.
+
+        Raises: WireError if it is another kind of reply.
+        """
+        reply = self.reply(at)
+        if not isinstance(reply, Txned):
+            raise WireError(f"reply {at} of the transaction is {reply!r}, not a transaction")
         return reply
 
 
@@ -255,21 +287,4 @@ def _ranged(fields: Fields) -> Ranged:
 
 
 def _txned(fields: Fields) -> Txned:
-    return Txned(_header(fields), bool(unsigned(fields, 2)), tuple([_reply(op) for op in strings(fields, 3)]))
-
-
-def _reply(data: bytes) -> Ranged | Put | Deleted | Txned:
-    fields = parse(data)
-    kinds = [kind for kind in (1, 2, 3, 4) if strings(fields, kind)]
-    if len(kinds) != 1:
-        raise WireError(f"a reply of a transaction is of {len(kinds)} kinds")
-    found = inner(fields, kinds[0])
-    match kinds[0]:
-        case 1:
-            return _ranged(found)
-        case 2:
-            return Put()
-        case 3:
-            return Deleted(signed(found, 2))
-        case _:
-            return _txned(found)
+    return Txned(_header(fields), bool(unsigned(fields, 2)), tuple(strings(fields, 3)))

@@ -33,7 +33,7 @@ from ...core.promises import Capabilities
 from ...core.urls import StoreURL
 from ...errors import StoreError, StoreUnavailable
 from .redis_servers import Cluster, Sentinels, Servers
-from .transport_redis import Subscriber
+from .transport_redis_bells import Subscriber
 
 _CLAIM, _RELEASE, _RENEW = load("redis_claim"), load("redis_release"), load("redis_renew")
 _INSPECT, _READ, _WRITE = load("redis_inspect"), load("redis_read"), load("redis_write")

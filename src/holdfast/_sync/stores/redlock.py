@@ -37,7 +37,7 @@ from ...errors import StoreError, Unsupported
 from .. import runtime
 from .redlock_nodes import Nodes
 from .redlock_values import Registers
-from .transport_redis import Subscriber
+from .transport_redis_bells import Subscriber
 
 _CLAIM, _RELEASE = load("redlock_claim"), load("redlock_release")
 _RENEW, _LOOK = load("redlock_renew"), load("redlock_look")

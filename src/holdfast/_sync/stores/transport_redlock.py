@@ -12,6 +12,8 @@ from ..._redis.wire import Access, Command, Endpoint, ReplyError, silent
 from ...errors import StoreError
 from .transport_redis import Connection
 
+_STALE = 0.01
+
 Enough = Callable[[Sequence[Any]], bool]
 Lost = Callable[[int, Command], None]
 
@@ -79,31 +81,28 @@ class _Lines:
         """See Panel."""
         replies: list[Any] = [None] * len(commands)
         late: dict[int, int] = {}  # of those that will answer: replies to earlier questions, which come first
+        now = monotonic()
+        self.catch_up(now)  # before anything is sent, for it takes all replies that have come
         for at, command in enumerate(commands):
             if command is not None:
                 try:
-                    late[at] = self._send(at, command, until)
+                    late[at] = self._send(at, command, now, until)
                 except StoreError as error:
                     self._drop(at)
                     replies[at] = error
-        while late and not enough(replies):
-            ready = self._readable(late, until)
-            for at in ready:
-                self._receive(at, late, replies)
-            if not ready:
-                for at in late:
-                    self._drop(at)
-                    replies[at] = silent(self._nodes[at][0], self._timeout)
-                break
+        if not self._gather(late, replies, enough, until):
+            for at in late:
+                self._drop(at)
+                replies[at] = silent(self._nodes[at][0], self._timeout)
         return replies
 
     def catch_up(self, until: float) -> None:
         """Take the replies that nobody waited for, as far as they come by then."""
         late = {at: connection.owed - 1 for at, connection in enumerate(self._connections) if connection.owed}
-        replies: list[Any] = [None] * len(self._nodes)
-        while late and (ready := self._readable(late, until)):
-            for at in ready:
-                self._receive(at, late, replies)
+        if late:
+            for at in late:
+                self._connections[at].until = until + self._timeout  # that of the question has passed, maybe
+            self._gather(late, [None] * len(self._nodes), lambda replies: False, until)
 
     def close(self) -> None:
         """Close all connections."""
@@ -113,55 +112,67 @@ class _Lines:
     def _drop(self, at: int) -> Connection:
         """Close a connection, and return the one that takes its place: it opens itself when it is used."""
         self._connections[at].close()
+        self._since[at] = 0.0
         fresh = self._connections[at] = Connection(*self._nodes[at], self._timeout)
         while self._sent[at]:
             self._lost(at, self._sent[at].popleft())
         return fresh
 
-    def _send(self, at: int, command: Command, until: float) -> int:
-        connection, now = self._connections[at], monotonic()
+    def _send(self, at: int, command: Command, now: float, until: float) -> int:
+        connection = self._connections[at]
         if connection.owed and now - self._since[at] > self._timeout:
-            self.catch_up(now)  # its replies may have come while nobody looked
-            connection = self._connections[at]
-            if connection.owed:
-                raise silent(self._nodes[at][0], self._timeout)
+            raise silent(self._nodes[at][0], self._timeout)
         if not connection.owed:
-            self._since[at] = now
-            if not connection.alive():
+            # One that was not used for a while may have been closed by its node: look before the question is sent.
+            if now - self._since[at] > _STALE and not connection.alive():
                 connection = self._drop(at)
                 # Half of the time that is left: however many nodes cannot be reached, some is left for the others.
                 connection.send(until=now + (until - now) / 2)
+            self._since[at] = now
         late = connection.owed
         self._sent[at].append(command)
         connection.send(command, until=until)
         return late
 
-    def _readable(self, late: dict[int, int], until: float) -> list[int]:
-        ready = [at for at in late if self._connections[at].pending()]
-        if ready:
-            return ready
-        poll = select.poll()
-        places = {self._connections[at].fileno(): at for at in late}
-        for fd in places:
+    def _gather(self, late: dict[int, int], replies: list[Any], enough: Enough, until: float) -> bool:
+        """Read until it is enough, or all is there; False if `until` comes before."""
+        poll, places = select.poll(), dict[int, int]()
+        for at in late:
+            fd = self._connections[at].fileno()
+            places[fd] = at
             poll.register(fd, select.POLLIN)
-        left = until - monotonic()
-        # Rounded up: a poll that ends just before `until` would take a node for silent.
-        return [places[fd] for fd, _ in poll.poll(int(left * 1000) + 1 if left > 0 else 0)]
+        while late and not enough(replies):
+            left = until - monotonic()
+            # Rounded up: a poll that ends just before `until` would take a node for silent.
+            ready = poll.poll(int(left * 1000) + 1 if left > 0 else 0)
+            if not ready:
+                return False
+            for fd, _ in ready:
+                self._receive(places[fd], late, replies)
+                if places[fd] not in late:
+                    poll.unregister(fd)  # it has answered, and may end; or it is closed, and the number another's
+        return True
 
     def _receive(self, at: int, late: dict[int, int], replies: list[Any]) -> None:
+        """Take the replies of a node that are there, up to the one that is waited for, or its end."""
         reply: Any
-        try:
+        while at in late:
+            connection = self._connections[at]
             try:
-                reply = self._connections[at].receive()
+                reply = connection.receive()
             except ReplyError as error:
                 reply = error
+            except StoreError as error:
+                self._drop(at)
+                replies[at] = error
+                del late[at]
+                return
             self._since[at] = monotonic()
             self._sent[at].popleft()
-        except StoreError as error:
-            self._drop(at)
-            late[at], reply = 0, error
-        if late[at]:
-            late[at] -= 1
-        else:
-            replies[at] = reply
-            del late[at]
+            if not late[at]:
+                replies[at] = reply
+                del late[at]
+            else:
+                late[at] -= 1
+                if not connection.pending():
+                    return

@@ -375,3 +375,15 @@ async def test_waiter_is_served_although_the_node_that_tells_hangs(nodes: Redloc
             await (await call.join(30)).release()
         finally:
             nodes.nodes[0].resume()
+
+
+async def test_replies_that_nobody_waited_for_are_no_silence(nodes: RedlockServers, caplog: pytest.LogCaptureFixture):
+    """A round ends when a majority has answered; the other answers wait in their sockets while the client is idle."""
+    async with connect(nodes.url, io_timeout=2.0) as client:
+        with caplog.at_level(logging.WARNING, "holdfast"):
+            for _ in range(3):
+                for _ in range(5):
+                    async with client.lock("r"):
+                        pass
+                await pause(1.2)  # longer than a node may take to answer
+    assert caplog.messages == []

@@ -376,3 +376,15 @@ def test_waiter_is_served_although_the_node_that_tells_hangs(nodes: RedlockServe
             call.join(30).release()
         finally:
             nodes.nodes[0].resume()
+
+
+def test_replies_that_nobody_waited_for_are_no_silence(nodes: RedlockServers, caplog: pytest.LogCaptureFixture):
+    """A round ends when a majority has answered; the other answers wait in their sockets while the client is idle."""
+    with connect(nodes.url, io_timeout=2.0) as client:
+        with caplog.at_level(logging.WARNING, "holdfast"):
+            for _ in range(3):
+                for _ in range(5):
+                    with client.lock("r"):
+                        pass
+                pause(1.2)  # longer than a node may take to answer
+    assert caplog.messages == []
