@@ -36,7 +36,7 @@ def test_the_margin_is_one_percent_and_two_milliseconds() -> None:
 
 @given(times, ttls)
 def test_two_more_tries_fit_between_the_first_renewal_and_the_deadline(asked: float, ttl: float) -> None:
-    first = renew_time(asked, ttl)
+    first = renew_time(asked, local_deadline(asked, ttl, ttl))
     second = retry_time(first, ttl)
     third = retry_time(second, ttl)
     assert asked < first < second < third < local_deadline(asked, ttl, ttl)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from holdfast.testing.servers import Server
 from holdfast.testing.servers.etcd import EtcdServer
 from holdfast.testing.servers.redis import RedisServer
 from tests.docs import pages
@@ -14,7 +16,7 @@ from tests.servers import needed
 
 pytestmark = pytest.mark.server
 
-SERVERS = {"etcd": EtcdServer, "redis": RedisServer}
+SERVERS: dict[str, Callable[[], Server]] = {"etcd": EtcdServer, "redis": RedisServer}
 
 
 @pytest.mark.parametrize("page", [page for page in with_blocks("") if named(page) in pages.SERVED], ids=named)

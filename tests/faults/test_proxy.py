@@ -112,7 +112,7 @@ def test_dropped_bytes_never_come(proxy: Proxy, client: socket.socket, echo: Ech
 def test_a_reply_is_cut_in_the_middle(proxy: Proxy, client: socket.socket) -> None:
     proxy.down.limit = 2
     client.sendall(b"hello")
-    got = []
+    got: list[bytes] = []
     with pytest.raises(ConnectionResetError):
         got.extend(iter(lambda: client.recv(100), b""))
     assert b"".join(got) in (b"he", b"")  # a reset may overtake what was sent before it

@@ -135,8 +135,8 @@ def use_everything(path: Path) -> None:
             store.release(f"job:{i}", "h", 0.0)
         store.renew([Claim(f"job:{i}", "h") for i in range(300)])
         store.inspect("")
-        store.write("key", "value", Fence("n", "r", 1), None)
-        store.read("key")
+        store.registers.write("key", "value", Fence("n", "r", 1), None)
+        store.registers.read("key")
     finally:
         store.close()
 
@@ -731,20 +731,20 @@ def test_urls_that_are_refused(url: str) -> None:
 
 def test_a_register_survives_and_is_fenced(path: Path) -> None:
     store = open_claims(path)
-    assert store.read("key") is None
-    store.write("key", "one", Fence("n", "r", 10), None)
+    assert store.registers.read("key") is None
+    store.registers.write("key", "one", Fence("n", "r", 10), None)
     store.close()
     store = open_claims(path)
-    assert store.read("key") == Record("one", 10)
+    assert store.registers.read("key") == Record("one", 10)
     with pytest.raises(StaleToken, match="token 9"):
-        store.write("key", "old", Fence("n", "r", 9), None)
-    assert store.read("key") == Record("one", 10)
-    store.write("key", "two", Fence("n", "r", 10), None)  # one holder may write many times
-    store.write("key", "reader 12", Fence("n", "r", 12, True), None)
-    store.write("key", "reader 11", Fence("n", "r", 11, True), None)  # live readers do not refuse each other
+        store.registers.write("key", "old", Fence("n", "r", 9), None)
+    assert store.registers.read("key") == Record("one", 10)
+    store.registers.write("key", "two", Fence("n", "r", 10), None)  # one holder may write many times
+    store.registers.write("key", "reader 12", Fence("n", "r", 12, True), None)
+    store.registers.write("key", "reader 11", Fence("n", "r", 11, True), None)  # live readers do not refuse each other
     with pytest.raises(StaleToken):
-        store.write("key", "writer 11", Fence("n", "r", 11), None)
-    assert store.read("key") == Record("reader 11", 11)
+        store.registers.write("key", "writer 11", Fence("n", "r", 11), None)
+    assert store.registers.read("key") == Record("reader 11", 11)
     assert isinstance(store.claim(Claim("job", "h"), True), Granted), "a refusal leaves no transaction open"
     store.close()
 
@@ -752,27 +752,27 @@ def test_a_register_survives_and_is_fenced(path: Path) -> None:
 def test_the_value_of_a_register_goes_and_its_fence_stays(path: Path) -> None:
     clock = DrivenClock()
     store = open_claims(path, clock)
-    store.write("key", "value", Fence("n", "r", 10), 60.0)
+    store.registers.write("key", "value", Fence("n", "r", 10), 60.0)
     clock.advance(59.0)
-    assert store.read("key") == Record("value", 10)
+    assert store.registers.read("key") == Record("value", 10)
     clock.advance(1.0)
-    assert store.read("key") is None
+    assert store.registers.read("key") is None
     with pytest.raises(StaleToken):
-        store.write("key", "old", Fence("n", "r", 9), None)
+        store.registers.write("key", "old", Fence("n", "r", 9), None)
     store.close()
 
 
 def test_a_register_outlives_a_restart(path: Path) -> None:
     clock = DrivenClock(now=500_000.0)
     store = open_claims(path, clock)
-    store.write("key", "value", Fence("n", "r", 10), 60.0)
+    store.registers.write("key", "value", Fence("n", "r", 10), 60.0)
     store.close()
     sql(path, "UPDATE meta SET value = 'boot before' WHERE key = 'boot'")
     clock.time, clock.wall = 5.0, clock.wall + 30_000_000
     store = open_claims(path, clock)
-    assert store.read("key") == Record("value", 10)
+    assert store.registers.read("key") == Record("value", 10)
     clock.advance(31.0)
-    assert store.read("key") is None
+    assert store.registers.read("key") is None
     store.close()
 
 
@@ -796,7 +796,7 @@ def test_a_writer_that_was_paused_is_borne_for_io_timeout(path: Path) -> None:
             lambda: store.claim(Claim("job", "h"), True),
             lambda: store.release("held", "h", 0.0),
             lambda: store.renew([Claim("held", "h")]),
-            lambda: store.write("key", "value", Fence("n", "r", 1), None),
+            lambda: store.registers.write("key", "value", Fence("n", "r", 1), None),
         ):
             started = time.monotonic()
             with pytest.raises(StoreUnavailable, match=r"locked by another process for 0\.3 s"):

@@ -52,7 +52,8 @@ class Hold:
         self.key = key
         self.min_hold = min_hold
         self.renew_until = renew_until  # -inf: never renewed
-        self.due = asked + claim.ttl * RENEW_AT if renew_until > asked else deadline
+        # From what is left, which may be less than the ttl: a session that others share was renewed before.
+        self.due = asked + (deadline - asked) * RENEW_AT if renew_until > asked else deadline
         self.queued = inf  # when the keeper's heap has it
         self.renewing = False
         self.state = HELD

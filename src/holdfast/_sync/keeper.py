@@ -119,9 +119,11 @@ class Keeper:
                 hold.deadline = max(hold.deadline, local_deadline(asked, hold.claim.ttl, left))
                 if self.stream.observers:
                     self._emit(events.Renewed, hold, took=now - asked)
-                self._schedule(hold, renew_time(asked, hold.claim.ttl))
+                self._schedule(hold, renew_time(asked, hold.deadline))
             case Lost():
                 self.learn(hold, Fact.GONE, "the store no longer has the claim")
+                if self.store.capabilities.session:
+                    self._ask_all(now)
             case Unknown(cause):
                 told = hold.state is AT_RISK
                 self.learn(hold, Fact.UNKNOWN)
@@ -129,6 +131,13 @@ class Keeper:
                     if not told:
                         self._emit(events.AtRisk, hold, left=hold.deadline - now, cause=cause)
                     self._schedule(hold, min(hold.deadline, retry_time(now, hold.claim.ttl)))
+
+    def _ask_all(self, now: float) -> None:
+        """Renew everything at once: where claims share a session they are lost together, and one was."""
+        for find in list(self._held.values()):
+            hold = find()
+            if hold is not None and not hold.renewing and now < hold.renew_until:
+                self._schedule(hold, now)
 
     def release(self, hold: Hold) -> bool:
         """Release a hold; False if it was lost. Without an answer the keeper goes on trying."""

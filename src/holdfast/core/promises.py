@@ -62,6 +62,7 @@ class Capabilities(NamedTuple):
     detached: bool = True
     register: bool = True
     herd: bool = False
+    session: bool = False  # claims of a client share one life: they are lost together
     min_ttl: float = 0.0
     max_ttl: float = inf
     waiting_life: float = 6.0

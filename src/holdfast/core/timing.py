@@ -22,9 +22,9 @@ def local_deadline(asked: float, ttl: float, left: float) -> float:
     return asked + span - (span * MARGIN_RATIO + MARGIN)
 
 
-def renew_time(asked: float, ttl: float) -> float:
-    """Return when to renew a lease that was confirmed by a question asked then."""
-    return asked + ttl * RENEW_AT
+def renew_time(asked: float, deadline: float) -> float:
+    """Return when to renew a lease that was confirmed by a question asked then, and is lost at that deadline."""
+    return asked + (deadline - asked) * RENEW_AT
 
 
 def retry_time(now: float, ttl: float) -> float:

@@ -6,9 +6,11 @@ import gc
 import logging
 import pickle
 import weakref
+from typing import Any
 
 import pytest
 
+from holdfast.core.claim import Lost
 from holdfast.core.fence import Fence
 from holdfast.errors import LeaseLost
 from tests.shell._async.kit import Tap, connect, is_free, keeper_passes
@@ -20,7 +22,7 @@ async def test_renews_at_a_third_of_the_ttl(name: str, clock: ManualClock) -> No
     async with connect(name, clock) as locks:
         tap = Tap(locks)
         async with locks.lock("r", ttl=30) as lease:
-            clock.advance(9.6)
+            clock.advance(9.5)
             await keeper_passes(locks, clock, tap)
             assert tap.renewals == []
             for times in range(1, 10):
@@ -253,3 +255,22 @@ async def test_nothing_is_logged_in_fair_weather(
             clock.advance(10.01)
             await eventually(lambda: tap.renewals)
     assert [record for record in caplog.records if record.name.startswith("holdfast")] == []
+
+
+@pytest.mark.parametrize("session", [True, False])
+async def test_where_claims_share_a_session_one_loss_asks_for_all(name: str, clock: ManualClock, session: bool) -> None:
+    async with connect(name, clock) as locks:
+        store: Any = locks._store
+        store.capabilities = store.capabilities._replace(session=session)
+        tap = Tap(locks)
+        short, long = await locks.lock("short", ttl=30).acquire(), await locks.lock("long", ttl=300).acquire()
+        tap.renewal = Lost()
+        clock.advance(10)
+        await eventually(lambda: short.lost)
+        if session:  # nine tenths of a third of its ttl before its own renewal
+            await eventually(lambda: long.lost)
+        else:
+            tap.renewal = None
+            await keeper_passes(locks, clock, tap)
+            assert not long.lost
+            await long.release()

@@ -7,9 +7,11 @@ import gc
 import logging
 import pickle
 import weakref
+from typing import Any
 
 import pytest
 
+from holdfast.core.claim import Lost
 from holdfast.core.fence import Fence
 from holdfast.errors import LeaseLost
 from tests.shell._sync.kit import Tap, connect, is_free, keeper_passes
@@ -21,7 +23,7 @@ def test_renews_at_a_third_of_the_ttl(name: str, clock: ManualClock) -> None:
     with connect(name, clock) as locks:
         tap = Tap(locks)
         with locks.lock("r", ttl=30) as lease:
-            clock.advance(9.6)
+            clock.advance(9.5)
             keeper_passes(locks, clock, tap)
             assert tap.renewals == []
             for times in range(1, 10):
@@ -250,3 +252,22 @@ def test_nothing_is_logged_in_fair_weather(name: str, clock: ManualClock, caplog
             clock.advance(10.01)
             eventually(lambda: tap.renewals)
     assert [record for record in caplog.records if record.name.startswith("holdfast")] == []
+
+
+@pytest.mark.parametrize("session", [True, False])
+def test_where_claims_share_a_session_one_loss_asks_for_all(name: str, clock: ManualClock, session: bool) -> None:
+    with connect(name, clock) as locks:
+        store: Any = locks._store
+        store.capabilities = store.capabilities._replace(session=session)
+        tap = Tap(locks)
+        short, long = locks.lock("short", ttl=30).acquire(), locks.lock("long", ttl=300).acquire()
+        tap.renewal = Lost()
+        clock.advance(10)
+        eventually(lambda: short.lost)
+        if session:  # nine tenths of a third of its ttl before its own renewal
+            eventually(lambda: long.lost)
+        else:
+            tap.renewal = None
+            keeper_passes(locks, clock, tap)
+            assert not long.lost
+            long.release()

@@ -45,6 +45,7 @@ _CAPABILITIES = Capabilities(
     },
     unfair=False,  # a token is fixed when a claim comes, so nobody may overtake
     herd=True,  # of shared claims: they notice any change ahead
+    session=True,
     min_ttl=2.0,  # of a cluster with the usual election timeout
     lag=1.0,  # etcd looks for leases that have run out every half second
 )

@@ -88,8 +88,11 @@ class Nodes:
         if self._silent:
             self._used = monotonic()
             self._tend()
-            if len(self.all) - len(self._silent) >= self.needed:
-                commands = [None if at in self._silent else command for at, command in enumerate(commands)]
+            with self._mutex:
+                if len(self.all) - len(self._silent) >= self.needed:
+                    for at in self._silent:
+                        self._owe(at, commands[at])  # in the same breath: it must not come back in between
+                    commands = [None if at in self._silent else command for at, command in enumerate(commands)]
         replies = await self._panel.ask(commands, enough, monotonic() + self.timeout)
         for at, reply in enumerate(replies):
             if isinstance(reply, StoreError):
@@ -125,15 +128,16 @@ class Nodes:
         if len(self._looked_at) < self.needed:
             raise self.unavailable(len(self._looked_at))
 
-    def owe(self, key: str, *args: str | int) -> None:
-        """Have nodes that are silent run this release when they answer again: it harms nobody, however late it is."""
-        for at in list(self._silent):
-            self._owed[at].append(("EVAL", self._release.source, 1, key, *args))
+    def _owe(self, at: int, command: Command | None) -> bool:
+        """Have a node run a release when it answers again: that harms nobody, however late it is."""
+        if command is None or command[1:2] not in ((self._release.sha,), (self._release.source,)):
+            return False
+        self._owed[at].append(("EVAL", self._release.source, *command[2:]))
+        return True
 
     def _lost(self, at: int, command: Command) -> None:
-        """Take note of a command that nobody waited for, and whose connection has ended without an answer."""
-        if self._release.sha in command:
-            self._owed[at].append(("EVAL", self._release.source, *command[2:]))
+        """Take note of a command whose connection has ended without an answer; maybe nobody waited for it."""
+        if self._owe(at, command):
             self._hush(at, StoreUnavailable(f"Redis at {self.all[at][0]} did not confirm a release"))
 
     def unavailable(self, answered: int) -> StoreError:
@@ -160,6 +164,8 @@ class Nodes:
         self._looked_at.add(at)
 
     def _hush(self, at: int, error: StoreError) -> None:
+        if self._stop.is_set():  # connections end because this client is closed
+            return
         with self._mutex:
             known = at in self._silent
             self._silent[at] = error

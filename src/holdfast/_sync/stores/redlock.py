@@ -154,7 +154,6 @@ class RedlockStore:
             enough=lambda replies: self._enough(type(reply) is list and reply[0] == 1 for reply in replies),
         )  # fmt: skip
         if mine is not None:
-            self._nodes.owe(key, holder, ballot, 0, self._channel, "")
             mine.spent = True
         answers = [reply[0] for reply in replies if reply is not None]
         if len(answers) < needed:
@@ -275,7 +274,6 @@ class RedlockStore:
     def _give_back(self, key: str, claim: Claim, ballot: int, life: int) -> None:
         """Release what a round that was not won has got, on all nodes, and stay in line if this one waits."""
         self._nodes.run(_RELEASE, [key], claim.holder, ballot, life, self._channel, write_facts(claim))
-        self._nodes.owe(key, claim.holder, ballot, 0, self._channel, "")
 
     def _look(self, keys: Sequence[str]) -> list[list[Row]]:
         """Return what each node that answers shows of these resources.

@@ -188,7 +188,7 @@ class Case:
             if await self._claims(resource):
                 return False
             # Still refused: a call that its caller has given up, but the store has not yet seen.
-            lease = await client.lock(resource, ttl=self.ttl).try_acquire()
+            lease = await client.lock(resource, ttl=60).try_acquire()
             if lease is not None:
                 await lease.release()
             return lease is not None

@@ -189,7 +189,7 @@ class Case:
             if self._claims(resource):
                 return False
             # Still refused: a call that its caller has given up, but the store has not yet seen.
-            lease = client.lock(resource, ttl=self.ttl).try_acquire()
+            lease = client.lock(resource, ttl=60).try_acquire()
             if lease is not None:
                 lease.release()
             return lease is not None

@@ -57,6 +57,11 @@ class Server:
         self.folder = Path(self._temporary.name)
         self._process: subprocess.Popen[bytes] | None = None
 
+    @property
+    def url(self) -> str:
+        """Where clients connect."""
+        raise NotImplementedError
+
     def command(self) -> list[str]:
         """Return the command line that starts it."""
         raise NotImplementedError
