@@ -62,8 +62,20 @@ def law_named(name: str, flavour: str = "sync", store: Target = SQLITE) -> Law:
     return next(law for law in contract.laws(store) if law.name == name and law.flavour == flavour)
 
 
+# A process that believes in a larger token than it has: whoever follows it seems to be older.
+BOASTS = """
+        from holdfast._sqlite.claims import Claims
+        claim = Claims.claim
+        def boast(self, wish, queue=True):
+            answer = claim(self, wish, queue)
+            return answer._replace(token=answer.token + 10**9) if hasattr(answer, "token") else answer
+        Claims.claim = boast
+    """
+
 # Faults of other processes: a sitecustomize.py makes them in every interpreter that the law starts.
 IN_CHILDREN = {
+    "killed_leader_is_followed_by_the_next": BOASTS,
+    "work_of_a_killed_process_is_done_again": BOASTS,
     "processes_exclude_each_other": """
         from holdfast._sqlite.claims import Claims
         from holdfast.core.claim import Granted
@@ -117,8 +129,8 @@ def test_every_law_has_a_control():
 
 def test_every_law_of_a_primitive_has_a_control():
     themes = ("shares", "several", "election", "once")
-    names = {law.name for law in contract.laws(MEMORY) if law.function.__module__.endswith(themes)}
-    assert names - {law.name for _, law in table()} == set()
+    names = {law.name for law in contract.laws(SQLITE) if law.function.__module__.endswith(themes)}
+    assert names - {law.name for _, law in table()} - set(IN_CHILDREN) == set()
 
 
 @pytest.mark.parametrize("flavour", ["sync", "async"])

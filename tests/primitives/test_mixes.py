@@ -258,8 +258,8 @@ class Stage:
         return sum(len(client.tap.calls) - client.tap.count("inspect") for client in self.clients)
 
     def _is_about_to_be_told(self, states: list[ResourceState]) -> bool:
-        """Tell whether somebody who looks for deadlocks is in one: one that changed between two looks is believed at the
-        next ones, when its members ask again.
+        """Tell whether somebody who looks for deadlocks is in one. If it changed between two looks it is believed at
+        the next ones, when its members ask again.
         """
         if self.clients[0].detect_deadlocks and never_served(states):
             self.clock.advance(0.1)

@@ -135,3 +135,20 @@ async def result_whose_reply_was_lost_is_recorded_once(case: Case) -> None:
         result = await call.join()
         assert await work.do(name) == result
     assert len(work.runs) == 2
+
+
+@law(6, "host", "register")
+async def work_of_a_killed_process_is_done_again(case: Case) -> None:
+    """kill -9 in the middle of the work: who waits does it, under a larger token, and its result is recorded."""
+    child = case.child("work", ttl=case.real_ttl)
+    await eventually(child.heard)
+    client = await case.client(real=True)
+    work = _Work(client)
+    work.may_end = True
+    call = case.spawn(work.do, "r")
+    await eventually(lambda: client.tap.count("wait") > 0)
+    child.kill()
+    assert await call.join(case.real_ttl + case.capabilities.waiting_life + 1.0) == work.runs
+    assert work.runs[0] > child.said[0][1]
+    assert await work.do("r") == work.runs
+    assert len(work.runs) == 1

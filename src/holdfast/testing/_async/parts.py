@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from contextlib import aclosing
 
 from ..._async.client import Client, connect
 from ..._async.lease import Lease
 from ...core.events import Event, Queued
-from ...errors import NotHeld
+from ...errors import LeaseLost, NotHeld
 from ..child import ended, say, told
 from . import runtime
 
@@ -106,3 +107,42 @@ async def _in_child(client: Client, lease: Lease, ttl: float) -> None:
         await own.renew()
         say("other", own.state)
     await client.close()
+
+
+def lead(**place: object) -> None:
+    """Campaign; say when a term begins and how it ends, until told to stop."""
+    runtime.run(_lead, **place)  # type: ignore[arg-type]
+
+
+async def _lead(url: str, namespace: str, ttl: float, stop: str) -> None:
+    async with connect(url, namespace=namespace) as client:
+        async with aclosing(client.election("r", ttl=ttl).terms()) as terms:
+            async for term in terms:
+                say("leads", term.token)
+                while not term.lost and not told(stop):
+                    await runtime.pause(0.002)
+                say("lost" if term.lost else "resigned", term.token)
+                if told(stop):
+                    return
+
+
+def work(**place: object) -> None:
+    """Do work once; say the token that it runs under, and the result: its own when told to stop, or another's."""
+    runtime.run(_work, **place)  # type: ignore[arg-type]
+
+
+async def _work(url: str, namespace: str, ttl: float, stop: str) -> None:
+    async with connect(url, namespace=namespace) as client:
+
+        @client.once("r", ttl=ttl)
+        async def do(*, lease: Lease | None = None) -> int:
+            assert lease is not None
+            say("runs", lease.token)
+            while not told(stop):
+                await runtime.pause(0.002)
+            return lease.token
+
+        try:
+            say("result", await do())
+        except LeaseLost:  # in asyncio the work is cancelled when its lease is lost
+            say("result", await do())

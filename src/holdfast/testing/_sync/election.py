@@ -127,3 +127,19 @@ def observer_sees_every_change_of_the_leader(case: Case) -> None:
         case.until(lambda: seen[-1] is None)
     call.join()
     assert seen == [None, "one", None, "two", None]
+
+
+@law(6, "host")
+def killed_leader_is_followed_by_the_next(case: Case) -> None:
+    """kill -9 of a leader: whoever campaigns leads within ttl + waiting life + 1 s."""
+    child = case.child("lead", ttl=case.real_ttl)
+    eventually(child.heard)
+    client = case.client(real=True)
+    candidate = _Candidate(case, client.election("r", ttl=60), most=1)
+    eventually(lambda: client.tap.count("wait") > 0)
+    assert candidate.terms == []
+    child.kill()
+    eventually(lambda: bool(candidate.terms), case.real_ttl + case.capabilities.waiting_life + 1.0)
+    assert candidate.terms[0].token > child.said[0][1]
+    candidate.resign()
+    candidate.call.join()

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import os
+from contextlib import closing
 
 from ..._sync.client import Client, connect
 from ..._sync.lease import Lease
 from ...core.events import Event, Queued
-from ...errors import NotHeld
+from ...errors import LeaseLost, NotHeld
 from ..child import ended, say, told
 from . import runtime
 
@@ -107,3 +108,42 @@ def _in_child(client: Client, lease: Lease, ttl: float) -> None:
         own.renew()
         say("other", own.state)
     client.close()
+
+
+def lead(**place: object) -> None:
+    """Campaign; say when a term begins and how it ends, until told to stop."""
+    runtime.run(_lead, **place)  # type: ignore[arg-type]
+
+
+def _lead(url: str, namespace: str, ttl: float, stop: str) -> None:
+    with connect(url, namespace=namespace) as client:
+        with closing(client.election("r", ttl=ttl).terms()) as terms:
+            for term in terms:
+                say("leads", term.token)
+                while not term.lost and not told(stop):
+                    runtime.pause(0.002)
+                say("lost" if term.lost else "resigned", term.token)
+                if told(stop):
+                    return
+
+
+def work(**place: object) -> None:
+    """Do work once; say the token that it runs under, and the result: its own when told to stop, or another's."""
+    runtime.run(_work, **place)  # type: ignore[arg-type]
+
+
+def _work(url: str, namespace: str, ttl: float, stop: str) -> None:
+    with connect(url, namespace=namespace) as client:
+
+        @client.once("r", ttl=ttl)
+        def do(*, lease: Lease | None = None) -> int:
+            assert lease is not None
+            say("runs", lease.token)
+            while not told(stop):
+                runtime.pause(0.002)
+            return lease.token
+
+        try:
+            say("result", do())
+        except LeaseLost:  # in asyncio the work is cancelled when its lease is lost
+            say("result", do())
