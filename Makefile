@@ -18,8 +18,8 @@ run: $(READY) ## see locks at work: the demo
 	@$(BIN)/holdfast demo
 
 test: lint servers ## check style and types, then run all tests
-	@echo "==> pytest: all but the servers, one after the other"
-	@$(BIN)/python -m pytest -m "not server"
+	@echo "==> pytest: all that needs no server"
+	@$(BIN)/python -m pytest -m "not server" --numprocesses 2
 	@echo "==> pytest: on real servers, several at once"
 	@$(BIN)/python -m pytest -m server --numprocesses 8
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from holdfast.core import deadlock
 from holdfast.core.claim import MAX, Claim, ClaimState, Granted, ResourceState, actor_of
-from holdfast.core.deadlock import Wait, describe, find_deadlock
+from holdfast.core.deadlock import Wait, asked_last, describe, find_deadlock
 from holdfast.core.queue import Queue
 
 from .naive_deadlock import never_served
@@ -196,6 +196,16 @@ def test_two_that_wait_for_each_other_are_told_by_name() -> None:
 def test_who_waits_for_a_cycle_of_others_is_told_of_it() -> None:
     states = play([lock(1, "a"), lock(2, "b"), lock(1, "b"), lock(2, "a"), lock(3, "a")])
     assert [link.waiter.owner for link in find_deadlock(states, waiter(states, 3))] == ["actor-3", "actor-1", "actor-2"]
+
+
+def test_the_last_to_ask_is_known_by_its_waiting_life() -> None:
+    states = play([lock(1, "a"), lock(2, "b"), lock(1, "b"), lock(2, "a")])
+    first, second = find_deadlock(states, waiter(states, 1))
+    early = first._replace(waiter=first.waiter._replace(left=5.0))
+    late = second._replace(waiter=second.waiter._replace(left=5.9))
+    assert asked_last((late, early))
+    assert not asked_last((early, late))
+    assert asked_last((early, early._replace(resource="b")))  # where it cannot be told, both raise
 
 
 def test_a_chain_without_a_cycle_is_none() -> None:

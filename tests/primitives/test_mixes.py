@@ -231,8 +231,8 @@ class Stage:
     async def _rest(self) -> None:
         """Wait until everybody rests, or waits and has to. Who could go and was not woken is never at rest."""
         give_up = time.monotonic() + LIMIT
-        while (states := await self._states_at_rest()) is None or self._is_about_to_be_told(states):
-            assert time.monotonic() < give_up, f"no rest: {states or await self._look()}"
+        while (states := await self._states_at_rest()) is None:
+            assert time.monotonic() < give_up, f"no rest: {await self._look()}"
             await asyncio.sleep(0.0005)
         self._check(states)
 
@@ -256,15 +256,6 @@ class Stage:
             if actor.task.done():
                 actor.task.result()  # it has failed
         return sum(len(client.tap.calls) - client.tap.count("inspect") for client in self.clients)
-
-    def _is_about_to_be_told(self, states: list[ResourceState]) -> bool:
-        """Tell whether somebody who looks for deadlocks is in one. If it changed between two looks it is believed at
-        the next ones, when its members ask again.
-        """
-        if self.clients[0].detect_deadlocks and never_served(states):
-            self.clock.advance(0.1)
-            return True
-        return False
 
     def _check(self, states: list[ResourceState]) -> None:
         for state in states:

@@ -110,7 +110,9 @@ async def async_generator() -> Any:
     yield
 
 
-@pytest.mark.parametrize("function", [plain, generator, async_generator, 5], ids=repr)
+@pytest.mark.parametrize(
+    "function", [plain, generator, async_generator, 5], ids=["plain", "generator", "async generator", "5"]
+)
 def test_only_coroutine_functions_can_be_decorated(function: Any, name: str, clock: ManualClock) -> None:
     lock = connect(name, clock).lock("r")
     with pytest.raises(TypeError, match=r"lock\('r'\) of an asyncio client decorates coroutine functions"):

@@ -255,7 +255,7 @@ class Client:
 
         Raises: Deadlock where it would wait for itself.
         """
-        if lock.weight < lock.capacity < MAX:
+        if lock.weight < lock.capacity < MAX and hold.claim.shared:
             return None  # a permit more; the store counts them
         reader = lock.weight < lock.capacity
         # A nested reader shares the hold of the first: behind a waiting writer it would wait for itself.

@@ -9,7 +9,7 @@ from .. import _registry
 from .._clock import Clock
 from ..core import events
 from ..core.claim import MAX, Claim, Granted, Waiting
-from ..core.deadlock import Wait, describe, find_deadlock
+from ..core.deadlock import Wait, asked_last, describe, find_deadlock
 from ..core.timing import backoff, local_deadline
 from ..errors import AcquireTimeout, Deadlock, LockError, StoreError, StoreUnavailable
 from ..observe.stream import Stream
@@ -20,6 +20,7 @@ from .store import Store
 # With timeout=None an outage is borne for this many io_timeouts.
 _OUTAGE = 3
 _SHORTEST_PAUSE = 0.01
+_MOST_LOOKS = 5  # for a deadlock that changes from look to look; the next refresh looks again
 
 
 class Site:
@@ -120,16 +121,21 @@ def acquire(
 
 
 def _find_deadlock(site: Site, claim: Claim) -> tuple[Wait, ...]:
-    """Look for a cycle, twice: what `inspect` shows need not have been there all at the same time.
+    """Look for a cycle until two looks agree: what `inspect` shows need not have been there all at the same time.
 
     A claim that is seen to wait (or hold) twice has done so all the time between, for it never comes back under the
     same name. So a chain that is seen twice has been there, whole, in that moment.
     """
-    first = find_deadlock(site.store.inspect(), claim.holder)
-    if not first:
-        return ()
-    again = find_deadlock(site.store.inspect(), claim.holder)
-    return again if [link.identity for link in again] == [link.identity for link in first] else ()
+    seen: list[tuple[str, str]] = []
+    for _ in range(_MOST_LOOKS):
+        chain = find_deadlock(site.store.inspect(), claim.holder)
+        links = [link.identity for link in chain]
+        if not links:
+            break
+        if links == seen:
+            return chain if asked_last(chain) else ()
+        seen = links
+    return ()
 
 
 def _deadlock(claim: Claim, chain: tuple[Wait, ...]) -> Deadlock:

@@ -29,6 +29,13 @@ class RateLimit:
                 resource=self.resource,
             )
 
+        if self.per < can.min_ttl:
+            raise Unsupported(
+                f"{can.store} keeps claims for {can.min_ttl:g} s at least, so it cannot count in windows of "
+                f"per={self.per:g}; use sqlite:// or redis://",
+                resource=self.resource,
+            )
+
     def try_hit(self) -> bool:
         """Count a hit if the rate allows it; False if not, and nothing is counted then.
 

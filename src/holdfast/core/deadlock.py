@@ -40,6 +40,14 @@ def find_deadlock(states: Sequence[ResourceState], holder: str) -> tuple[Wait, .
     return tuple(chain)
 
 
+def asked_last(chain: Sequence[Wait]) -> bool:
+    """Tell whether nobody in the chain asked after its first: of all who see it one raises, and the others go on.
+
+    Whoever asks begins its waiting life anew, so the last to ask has the most of it left.
+    """
+    return all(link.waiter.left <= chain[0].waiter.left for link in chain)
+
+
 def describe(chain: Sequence[Wait]) -> str:
     """Say a chain for people: who waits for what that who has."""
     return ", ".join(

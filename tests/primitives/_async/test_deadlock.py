@@ -8,6 +8,7 @@ from holdfast._async.client import Client
 from holdfast.core.claim import ResourceState, find
 from holdfast.core.deadlock import find_deadlock
 from holdfast.errors import AcquireTimeout, Deadlock, StoreUnavailable
+from holdfast.testing._async.case import TappedClient
 from holdfast.testing.clock import ManualClock
 from tests.primitives._async.kit import waiting
 from tests.shell._async.runtime import Gate, Running, eventually, spawn
@@ -90,6 +91,27 @@ async def test_an_option_of_one_lock_is_enough(url: str, clock: ManualClock) -> 
         with pytest.raises(Deadlock):
             await second.join()
         assert await first.join()
+
+
+async def test_of_two_who_see_the_same_cycle_the_last_to_ask_raises(url: str, clock: ManualClock) -> None:
+    """Both look after both have asked; without a rule both would raise, and nothing would go on."""
+    async with (
+        TappedClient(url, clock=clock, detect_deadlocks=True) as one,
+        TappedClient(url, clock=clock, detect_deadlocks=True) as two,
+    ):
+        looks = Gate()
+        one.tap.before["inspect"] = two.tap.before["inspect"] = looks.wait
+        actors = [Actor(one, "a", "b"), Actor(two, "b", "a")]
+        for actor in actors:
+            await actor.ready()
+        for number, actor in enumerate(actors, 1):
+            clock.advance(0.1)
+            actor.gate.open()
+            await eventually(lambda number=number: looks.arrived == number)  # type: ignore[misc]
+        looks.open()
+        with pytest.raises(Deadlock):
+            await actors[1].join()
+        assert await actors[0].join()
 
 
 async def test_a_plain_wait_is_no_deadlock(url: str, clock: ManualClock) -> None:

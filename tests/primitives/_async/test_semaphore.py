@@ -100,3 +100,10 @@ async def test_differing_numbers_are_told_once_a_client(
 async def test_equal_numbers_are_not_told(url: str, clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
     assert await differing(url, clock, 2, 2) == []
     assert "permits" not in caplog.text
+
+
+async def test_a_permit_under_its_own_lock_raises(url: str) -> None:
+    """It would wait for itself."""
+    async with Client(url) as locks, locks.lock("gpu"):
+        with pytest.raises(Deadlock, match="already holds 'gpu'"):
+            await locks.semaphore("gpu", permits=2).acquire()

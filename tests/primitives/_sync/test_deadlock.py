@@ -9,6 +9,7 @@ from holdfast._sync.client import Client
 from holdfast.core.claim import ResourceState, find
 from holdfast.core.deadlock import find_deadlock
 from holdfast.errors import AcquireTimeout, Deadlock, StoreUnavailable
+from holdfast.testing._sync.case import TappedClient
 from holdfast.testing.clock import ManualClock
 from tests.primitives._sync.kit import waiting
 from tests.shell._sync.runtime import Gate, Running, eventually, spawn
@@ -91,6 +92,27 @@ def test_an_option_of_one_lock_is_enough(url: str, clock: ManualClock) -> None:
         with pytest.raises(Deadlock):
             second.join()
         assert first.join()
+
+
+def test_of_two_who_see_the_same_cycle_the_last_to_ask_raises(url: str, clock: ManualClock) -> None:
+    """Both look after both have asked; without a rule both would raise, and nothing would go on."""
+    with (
+        TappedClient(url, clock=clock, detect_deadlocks=True) as one,
+        TappedClient(url, clock=clock, detect_deadlocks=True) as two,
+    ):
+        looks = Gate()
+        one.tap.before["inspect"] = two.tap.before["inspect"] = looks.wait
+        actors = [Actor(one, "a", "b"), Actor(two, "b", "a")]
+        for actor in actors:
+            actor.ready()
+        for number, actor in enumerate(actors, 1):
+            clock.advance(0.1)
+            actor.gate.open()
+            eventually(lambda number=number: looks.arrived == number)  # type: ignore[misc]
+        looks.open()
+        with pytest.raises(Deadlock):
+            actors[1].join()
+        assert actors[0].join()
 
 
 def test_a_plain_wait_is_no_deadlock(url: str, clock: ManualClock) -> None:

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
 import pytest
 
 from holdfast._sync.client import Client
-from holdfast.errors import RateLimited
+from holdfast.errors import RateLimited, Unsupported
 from holdfast.testing.clock import ManualClock
 
 
@@ -70,3 +71,11 @@ def test_bad_numbers(url: str, limit: object, per: object) -> None:
     with Client(url) as locks:
         with pytest.raises(ValueError, match=r"limit must be an int|per must be a finite number"):
             locks.rate_limit("user:42", limit, per=per)  # type: ignore[arg-type]
+
+
+def test_a_window_that_the_store_cannot_count_is_refused(url: str) -> None:
+    with Client(url) as locks:
+        store: Any = locks._store
+        store.capabilities = store.capabilities._replace(min_ttl=2.0)
+        with pytest.raises(Unsupported, match=r"keeps claims for 2 s at least.*per=1"):
+            locks.rate_limit("user:42", 1, per=1)

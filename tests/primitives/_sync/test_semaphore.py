@@ -101,3 +101,10 @@ def test_differing_numbers_are_told_once_a_client(
 def test_equal_numbers_are_not_told(url: str, clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
     assert differing(url, clock, 2, 2) == []
     assert "permits" not in caplog.text
+
+
+def test_a_permit_under_its_own_lock_raises(url: str) -> None:
+    """It would wait for itself."""
+    with Client(url) as locks, locks.lock("gpu"):
+        with pytest.raises(Deadlock, match="already holds 'gpu'"):
+            locks.semaphore("gpu", permits=2).acquire()
