@@ -102,6 +102,5 @@ SCENARIO = Scenario(
     budgets=[
         Budget("holdfast", "times", 0.4, to="redlock-py"),
         Budget("holdfast", "times", 6, to="holdfast, one node"),
-        Budget("holdfast, asyncio", "times", 0.4, to="redlock-py"),
     ],
 )

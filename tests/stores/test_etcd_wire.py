@@ -15,8 +15,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast._etcd import messages, wire
+from holdfast._etcd.asking import Memo, Offset, Question, ask, free, unchanged
+from holdfast._etcd.keys import Space
+from holdfast._etcd.leases import Lease
 from holdfast._etcd.messages import Is, Of
 from holdfast._etcd.wire import WireError
+from holdfast.core.claim import Claim
 
 PROTO = Path(__file__).with_name("etcd.proto")
 MANY = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -325,3 +329,22 @@ def test_reply_of_another_kind_is_refused():
         put.ranged(1)
     with pytest.raises(WireError, match="of 2 kinds"):
         messages.txned(wire.message(3, wire.message(1, b"") + wire.message(2, b""))).reply(0)
+
+
+def test_a_transaction_made_of_the_last_one_is_what_would_be_built() -> None:
+    """Another holder, a holder of another length, another wish, another guard: never a byte of an earlier claim."""
+    space, lease, memo = Space("n"), Lease(30), Memo()
+    wish = Claim("r", "aaaa.1.bbbb", owner="web-1")
+    claims = [
+        *(wish, wish._replace(holder="cccc.1.dddd"), wish._replace(holder="cccc.10.dddd")),
+        *(wish._replace(owner="web-2"), wish._replace(value="v"), wish._replace(resource="r2"), wish._replace(ttl=5.0)),
+        wish,
+    ]
+    for offset in (Offset(), Offset(5, 7)):
+        for guard in (1, 2):
+            lease.guard = guard
+            for claim in claims:
+                prefix, key = space.queue(claim.resource), space.claim(claim.resource, claim.holder)
+                for when in (free(prefix), unchanged(prefix, 9)):
+                    question = Question(space, claim, key, lease, offset, 0, when, None)
+                    assert memo.ask(question) == ask(question)

@@ -68,6 +68,7 @@ class EtcdStore:
         self._places: dict[str, Place] = {}  # the claims of this client, by holder
         self._cluster = Cluster(url, io_timeout, clock, self._places)
         self._offset = Offset()
+        self._memo = asking.Memo()
         self._line = ceil(self.capabilities.waiting_life)  # the ttl of the lease that waiting claims are under
         self._bells: set[runtime.Signal] = set()
 
@@ -143,7 +144,7 @@ class EtcdStore:
         # Noted beforehand: wherever this is interrupted, the transaction may be on its way.
         place.doubts |= {question.lease, *filter(None, (question.line,))}
         try:
-            data = await self._cluster.call(exchange, messages.TXN, asking.ask(question))
+            data = await self._cluster.call(exchange, messages.TXN, self._memo.ask(question))
         except LeaseGoneError:
             if not exchange.doubtful:
                 place.doubts = before
