@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from functools import lru_cache
 from typing import NamedTuple
 
 from ..core.claim import Answer, Claim, Granted, Waiting
