@@ -51,7 +51,6 @@ _LOOK_AT_OFFSET = op_range(range_(OFFSET))
 
 
 @lru_cache(_RESOURCES)
-@lru_cache(1000)
 def free(prefix: bytes) -> tuple[bytes, ...]:
     """Grant if nobody is there."""
     return (compare(Is.EQUAL, Of.CREATE, 0, prefix, after(prefix)),)
