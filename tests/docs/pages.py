@@ -13,7 +13,11 @@ ROOT = Path(__file__).resolve().parents[2]
 KINDS = ("", "no-run", "test")
 
 # Pages whose blocks need a server, and the URL in them that stands for it.
-SERVED = {"docs/stores/etcd.md": "etcd://localhost:2379", "docs/stores/redis.md": "redis://localhost:6379"}
+SERVED = {
+    "docs/stores/etcd.md": "etcd://localhost:2379",
+    "docs/stores/redis.md": "redis://localhost:6379",
+    "docs/stores/redlock.md": "redlock://r1:6379,r2:6379,r3:6379,r4:6379,r5:6379",
+}
 
 _FENCE = re.compile(r"^(```+)\s*(.*)$")
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")

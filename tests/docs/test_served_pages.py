@@ -10,13 +10,18 @@ import pytest
 from holdfast.testing.servers import Server
 from holdfast.testing.servers.etcd import EtcdServer
 from holdfast.testing.servers.redis import RedisServer
+from holdfast.testing.servers.redlock import RedlockServers
 from tests.docs import pages
 from tests.docs.test_examples import named, run, with_blocks
 from tests.servers import needed
 
 pytestmark = pytest.mark.server
 
-SERVERS: dict[str, Callable[[], Server]] = {"etcd": EtcdServer, "redis": RedisServer}
+SERVERS: dict[str, Callable[[], Server | RedlockServers]] = {
+    "etcd": EtcdServer,
+    "redis": RedisServer,
+    "redlock": RedlockServers,
+}
 
 
 @pytest.mark.parametrize("page", [page for page in with_blocks("") if named(page) in pages.SERVED], ids=named)
