@@ -79,6 +79,7 @@ class Keeper:
         self._work = runtime.Signal()
         self._watcher: runtime.Activity | None = None
         self._renewer: runtime.Activity | None = None
+        self._ending: list[runtime.Activity] = []  # had nothing to do, and may not be over yet: close() waits for them
         self.closed = False
         self._leaving: tuple[float, runtime.Signal] | None = None  # until when to release everything, and who waits
 
@@ -198,10 +199,12 @@ class Keeper:
     def close(self, seconds: float) -> None:
         """Stop both activities, release what is held, and withdraw what was abandoned."""
         until = _REAL.now() + seconds
-        self.closed = True
+        with self._mutex:  # whoever starts an activity has done so before, or sees that it is too late
+            self.closed = True
+            running = [self._watcher, self._renewer, *self._ending]
         self._wake.set()
         self._work.set()
-        for activity in (self._watcher, self._renewer):
+        for activity in running:
             if activity is not None:
                 activity.join(max(0.0, until - _REAL.now()))
         self._end(until)
@@ -287,6 +290,7 @@ class Keeper:
                 with self._mutex:
                     # Whoever adds a hold after this finds no watcher and starts a new one.
                     if not self._fresh and not self._losses:
+                        self._retire(self._watcher)
                         self._watcher = None
                         return
             # Also when there is nothing to keep: leases that come and go before it looks again need not wake it.
@@ -388,6 +392,10 @@ class Keeper:
 
     # -- the second activity: talks to the store
 
+    def _retire(self, activity: runtime.Activity | None) -> None:
+        """Remember an activity that ends by itself until it is over. Called with the mutex held."""
+        self._ending = [other for other in (*self._ending, activity) if other is not None and other.alive]
+
     def _start_renewer(self) -> None:
         with self._mutex:
             if not self.closed and (self._renewer is None or not self._renewer.alive):
@@ -404,6 +412,7 @@ class Keeper:
             if not self._work.wait(self.clock, self.clock.now() + _IDLE):
                 with self._mutex:
                     if not self._jobs:
+                        self._retire(self._renewer)
                         self._renewer = None
                         return
 
