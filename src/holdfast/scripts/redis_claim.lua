@@ -1,134 +1,121 @@
 -- Ask for a resource, or ask again.
 -- ARGV: holder, weight, capacity, fair, ttl, the claim, whether to stand in line, the waiting life
 -- Returns the token of a new grant, {1, token, left} of an old one, {0, ahead, retry after, owner, token, left, capacity} or {-1, a token that is too large}.
-local clock = redis.call('TIME')
-local now = clock[1] * 1000000 + clock[2]
+-- include redis_look.lua
 local me, ttl = ARGV[1], tonumber(ARGV[5])
 
 -- The fast way: an exclusive claim on what is free, with nobody else about. One key, three commands; how long the key
 -- lives is written down in it (life), and prolonged once an hour at most. Numbers go to redis.call as they are, which
 -- writes them in full; Lua's own way turns microseconds into 1.76e+15.
-if ARGV[2] == '1073741824' then
-  local f = redis.call('HMGET', KEYS[1], 'token', 'holder', 'ends', 'busy', 'life')
-  if not f[4] and (not f[2] or tonumber(f[3]) <= now) then
-    local token, ends, last = (tonumber(f[1]) or 0) + 1, now + ttl, now + ttl
-    if token < now then
-      token = now
-    elseif token > ends then
-      last = token
-    end
-    if token >= 9007199254740992 then
-      return {-1, token}
-    end
-    redis.call('HSET', KEYS[1], 'token', token, 'holder', me, 'ends', ends, 'claim', ARGV[6])
-    if not f[5] or last + 86400000000 > tonumber(f[5]) then
-      local life = last + 90000000000
-      redis.call('HSET', KEYS[1], 'life', life)
-      redis.call('PEXPIREAT', KEYS[1], math.floor(life / 1000))
-    end
-    return token
+if ARGV[2] == '1073741824' and (f[4] or '') == '' and (not f[2] or tonumber(f[3]) <= now) then
+  local token, ends, last = (tonumber(f[1]) or 0) + 1, now + ttl, now + ttl
+  if token < now then
+    token = now
+  elseif token > ends then
+    last = token
   end
+  if token >= 9007199254740992 then
+    return {-1, token}
+  end
+  redis.call('HSET', key, 'token', token, 'holder', me, 'ends', ends, 'claim', ARGV[6])
+  if not f[5] or last + 86400000000 > tonumber(f[5]) then
+    local life = last + 90000000000
+    redis.call('HSET', key, 'life', life)
+    redis.call('PEXPIREAT', key, math.floor(life / 1000))
+  end
+  return token
 end
 
 -- include redis_queue.lua
 
 local weight, capacity, fair = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1'
 local FEW = 8
-local mine, seq
-
--- Who stands in the way, and for how long at least? Of the waiters ahead, the one whose life ends first is looked for
--- among the first few by that time. If none of those is ahead, the last of them gives a time too early rather than late.
-local function waiting(rank)
-  local retry, blocker, record, ends
-  if q.holder then
-    retry, ends, record = q.ends, q.ends, q.claim
-    blocker = {token = q.token, capacity = MAX}
-  else
-    local first = redis.call('ZRANGE', held, 0, 0, 'WITHSCORES')
-    if first[1] then
-      ends = tonumber(first[2])
-      retry, record = ends, redis.call('HGET', claims, first[1])
-    elseif rank > 0 then
-      local next_one = redis.call('ZRANGE', line, 0, 0)[1]
-      ends, record = tonumber(redis.call('ZSCORE', lives, next_one)), redis.call('HGET', claims, next_one)
-    else
-      return {0, 0, -1, '', 0, 0, MAX} -- its own weight exceeds its own capacity
-    end
-    blocker = parse(record)
-  end
-  local soon = rank > 0 and redis.call('ZRANGE', lives, 0, FEW - 1, 'WITHSCORES') or {}
-  for i = 1, #soon, 2 do
-    if not seq or i == 2 * FEW - 1 or tonumber(redis.call('ZSCORE', line, soon[i])) < seq then
-      retry = math.min(retry or LIMIT, tonumber(soon[i + 1]))
-      break
-    end
-  end
-  local ahead = rank + redis.call('ZCARD', held) + (q.holder and 1 or 0)
-  local owner = string.match(record, '\n([^\n]*)')
-  return {0, ahead, retry - now, owner, blocker.token, ends - now, blocker.capacity}
-end
-
-local function fits(rank)
-  local total = granted() + weight
-  if fair and total <= capacity then
-    each_waiting(rank - 1, function(_, waiter)
-      total = total + waiter.weight
-      return total > capacity
-    end)
-  end
-  return total <= capacity
-end
-
-local function grant()
-  local token = math.max(q.token + 1, now)
-  if token >= LIMIT then
-    return {-1, token}
-  end
-  if mine then
-    drop(me)
-  end
-  q.token, changed = token, true
-  redis.call('HSET', key, 'token', token)
-  if weight == MAX then
-    q.holder, q.ends = me, now + ttl
-    redis.call('HSET', key, 'holder', me, 'ends', q.ends, 'claim', ARGV[6])
-  else
-    seq = seq or redis.call('HINCRBY', key, 'seq', 1)
-    redis.call('HSET', claims, me, int(token) .. ' ' .. int(seq) .. ' 0 ' .. ARGV[6])
-    redis.call('ZADD', held, now + ttl, me)
-    q.weight = q.weight + weight
-  end
-  return token
-end
-
-local function stand_in_line()
-  if not mine then
-    seq = redis.call('HINCRBY', key, 'seq', 1)
-    redis.call('HSET', claims, me, '0 ' .. int(seq) .. ' 0 ' .. ARGV[6])
-    redis.call('ZADD', line, seq, me)
-    q.slack, q.unfair = math.max(q.slack, capacity - weight), q.unfair or not fair
-  end
-  redis.call('ZADD', lives, now + ARGV[8], me)
-end
-
+local gone = sweep()
+local mine = q.waiting + q.weight > 0 and parse(redis.call('HGET', claims, me))
 local answer
-local gone = sweep(now)
-mine = q.others and parse(redis.call('HGET', claims, me))
-seq = mine and mine.seq
 if q.holder == me then
   answer = {1, q.token, q.ends - now}
 elseif mine and mine.token > 0 then
   answer = {1, mine.token, tonumber(redis.call('ZSCORE', held, me)) - now}
 else
-  local rank = mine and redis.call('ZRANK', line, me) or redis.call('ZCARD', line)
-  if fits(rank) then
-    answer = grant()
+  -- Does it fit beside those that hold, and behind those that wait?
+  local rank, seq = q.waiting, q.seq + 1
+  if mine then
+    rank, seq = redis.call('ZRANK', line, me), mine.seq
+  end
+  local total = q.weight + (q.holder and MAX or 0) + weight
+  local head, first -- of the line: its name, and what it claims
+  if fair and rank > 0 and total <= capacity then
+    each_waiting(rank - 1, function(who, waiter)
+      if not head then
+        head, first = who, waiter
+      end
+      total = total + waiter.weight
+      return total > capacity
+    end)
+  end
+
+  local token = math.max(q.token + 1, now)
+  if total <= capacity and token >= LIMIT then
+    answer = {-1, token}
+  elseif total <= capacity then
+    local ends = now + ttl
+    answer = token
+    if mine then
+      drop(me, mine)
+    end
+    changed, last = true, math.max(token, ends)
+    if weight == MAX then
+      q.holder, fields = me, {'token', token, 'holder', me, 'ends', ends, 'claim', ARGV[6]}
+    else
+      fields = {'token', token}
+      redis.call('HSET', claims, me, string.format('%d %d 0 ', token, seq) .. ARGV[6])
+      fresh, q.weight, q.seq = q.weight == 0, q.weight + weight, math.max(q.seq, seq)
+      ends_at(held, ends, me)
+    end
   else
-    answer = waiting(rank)
+    -- Who stands in the way, and for how long at least? Of the waiters ahead, the one whose life ends first is looked
+    -- for among the first few by that time. If none of those is ahead, the last of them gives a time too early rather
+    -- than late.
+    local soon = rank > 0 and redis.call('ZRANGE', lives, 0, FEW - 1, 'WITHSCORES') or {}
+    local retry, owner, by, left, room = LIMIT, '', 0, now, MAX
+    if q.holder then
+      retry, by, left = q.ends, q.token, q.ends
+      owner = string.match(redis.call('HGET', key, 'claim'), '\n([^\n]*)')
+    elseif q.weight > 0 then
+      local next_end = redis.call('ZRANGE', held, 0, 0, 'WITHSCORES')
+      local sharer = parse(redis.call('HGET', claims, next_end[1]))
+      retry, left = tonumber(next_end[2]), tonumber(next_end[2])
+      owner, by, room = sharer.owner, sharer.token, sharer.capacity
+    elseif rank > 0 then
+      if not head then
+        head = redis.call('ZRANGE', line, 0, 0)[1]
+        first = parse(redis.call('HGET', claims, head))
+      end
+      owner, room = first.owner, first.capacity
+      left = tonumber(head == soon[1] and soon[2] or redis.call('ZSCORE', lives, head))
+    else
+      retry = now - 1 -- its own weight exceeds its own capacity
+    end
+    for i = 1, #soon, 2 do
+      if not mine or i == 2 * FEW - 1 or tonumber(redis.call('ZSCORE', line, soon[i])) < seq then
+        retry = math.min(retry, tonumber(soon[i + 1]))
+        break
+      end
+    end
+    local holders = (q.holder and 1 or 0) + (q.weight > 0 and redis.call('ZCARD', held) or 0)
+    answer = {0, rank + holders, retry - now, owner, by, left - now, room}
+
     if ARGV[7] == '1' then
-      stand_in_line()
+      if not mine then
+        redis.call('HSET', claims, me, string.format('0 %d 0 ', seq) .. ARGV[6])
+        redis.call('ZADD', line, seq, me)
+        fresh, q.waiting, q.seq = q.waiting == 0, q.waiting + 1, seq
+        q.slack, q.unfair = math.max(q.slack, capacity - weight), q.unfair or not fair
+      end
+      ends_at(lives, now + ARGV[8], me)
     elseif mine then
-      drop(me)
+      drop(me, mine)
       gone = true
     end
   end
@@ -136,5 +123,5 @@ end
 if gone then
   wake()
 end
-save(now)
+save()
 return answer

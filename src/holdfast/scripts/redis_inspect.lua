@@ -1,25 +1,25 @@
 -- Show one resource, and change nothing but who watches it.
 -- ARGV: nothing, or "channel bell" and for how long to be told when the holders change
 -- Returns {token, {holder, token, left, kept, seq, claim} …}: whoever holds or waits.
-local clock = redis.call('TIME')
-local now = clock[1] * 1000000 + clock[2]
-local key = KEYS[1]
+-- include redis_look.lua
 if ARGV[1] then
   local ends = now + ARGV[2]
   redis.call('ZADD', key .. ':watch', ends, ARGV[1])
   redis.call('PEXPIRE', key .. ':watch', 86400000)
-  redis.call('HSET', key, 'watched', 1, 'busy', 1)
+  if (f[4] or '') == '' then -- the fast ways must not be taken: nobody waits or shares, but somebody is to be told
+    f[4] = '0 1 0 0 0 0 0 9007199254740992'
+  end
+  redis.call('HSET', key, 'busy', (string.gsub(f[4], '^(%d) %d', '%1 1', 1)))
   if redis.call('PTTL', key) < 0 then -- nobody has used it yet
     redis.call('HSET', key, 'life', ends)
     redis.call('PEXPIREAT', key, math.floor(ends / 1000))
   end
 end
-local f = redis.call('HMGET', key, 'token', 'holder', 'ends', 'claim', 'kept', 'others')
 local state = {tonumber(f[1]) or 0}
 if f[2] and tonumber(f[3]) > now then
-  state[2] = {f[2], state[1], tonumber(f[3]) - now, f[5] and 1 or 0, 0, f[4]}
+  state[2] = {f[2], state[1], tonumber(f[3]) - now, string.match(f[4] or '', '^1') and 1 or 0, 0, redis.call('HGET', key, 'claim')}
 end
-if f[6] then
+if (f[4] or '') ~= '' then
   local records = redis.call('HGETALL', key .. ':claims')
   for i = 1, #records, 2 do
     local token, seq, kept, claim = string.match(records[i + 1], '^(%d+) (%d+) (%d) (.*)$')

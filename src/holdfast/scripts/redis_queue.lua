@@ -2,10 +2,11 @@
 -- this server's clock. All keys begin with KEYS[1] and hence have its hash tag: one slot, also where they are not named
 -- in KEYS (five names of up to 512 bytes would have to be sent with every call).
 --
---   KEYS[1]        hash  token: the counter. holder, ends, claim, kept: the exclusive holder, if there is a holder.
---                        others: there are more claims, in the keys below. seq: the last place in line.
---                        weight: of those that share. slack, unfair: see wake(). watched: somebody watches.
---                        busy: kept, others or watched; the fast ways look at it alone. life: until when the keys live.
+--   KEYS[1]        hash  token: the counter. holder, ends, claim: the exclusive holder, if there is a holder.
+--                        life: until when the keys live. busy: empty, or if there is more than a holder
+--                        "kept watched waiting seq weight slack unfair soonest": whether the holder has released with
+--                        a time to keep, whether somebody watches, how many wait, the last place in line, the weight
+--                        of those that share; for slack and unfair see wake(), for soonest sweep().
 --   …:claims       hash  holder -> "token seq kept claim" of all other claims; token 0: it waits
 --   …:held         zset  those that share the resource, by the end of their lease
 --   …:line         zset  those that wait, by place
@@ -13,80 +14,93 @@
 --   …:watch        zset  "channel bell" of those that watch, by when they stop
 --
 -- A claim is "weight capacity fair detached ttl channel\nowner\nvalue"; the value may be missing.
-local key = KEYS[1]
+--
+-- What a hand-off costs is the number of its calls, and then of its functions, which are made anew on every run: so all
+-- fields are read at once and written at once, nothing is counted that a field can tell, and what happens in one place
+-- is written in that place.
 local claims, held, line, lives = key .. ':claims', key .. ':held', key .. ':line', key .. ':lives'
 local DAY, HOUR, MAX, LIMIT, BATCH = 86400000000, 3600000000, 1073741824, 9007199254740992, 16
 
--- Lua's own way to write a number turns microseconds into 1.76e+15. (redis.call writes its arguments in full.)
-local function int(number)
-  return string.format('%.0f', number)
-end
-
-local f = redis.call('HMGET', key, 'token', 'holder', 'ends', 'claim', 'kept', 'others', 'weight', 'slack', 'unfair',
-  'watched', 'life')
+local kept, watched, waiting, place, shares, slack, unfair, soonest =
+  string.match(f[4] or '', '^(%d) (%d) (%d+) (%d+) (%d+) (%d+) (%d) (%d+)$')
 local q = {
-  token = tonumber(f[1]) or 0, holder = f[2], ends = f[2] and tonumber(f[3]), claim = f[4], kept = f[5],
-  others = f[6], weight = tonumber(f[7]) or 0, slack = tonumber(f[8]) or 0, unfair = f[9] == '1', watched = f[10],
-  life = tonumber(f[11]) or 0,
+  token = tonumber(f[1]) or 0, holder = f[2], ends = f[2] and tonumber(f[3]), life = tonumber(f[5]) or 0,
+  kept = kept == '1', watched = watched == '1', waiting = tonumber(waiting) or 0, seq = tonumber(place) or 0,
+  weight = tonumber(shares) or 0, slack = tonumber(slack) or 0, unfair = unfair == '1',
+  soonest = tonumber(soonest) or LIMIT,
 }
 local changed = false -- who holds is no longer who held
+local counted = false -- busy is no longer what it was
+local fields = {} -- of the hash, to be written
+local last = 0 -- when the last of what was added will end
+local fresh = false -- a key was made that has no end yet
 
 -- Read one of the others; nil if there is no such claim.
 local function parse(record)
   if not record then
     return nil
   end
-  local token, seq, kept, weight, capacity, fair, channel =
-    string.match(record, '^(%d+) (%d+) (%d) (%d+) (%d+) (%d) %d %d+ (%S*)')
+  local token, seq, kept, weight, capacity, fair, channel, owner =
+    string.match(record, '^(%d+) (%d+) (%d) (%d+) (%d+) (%d) %d %d+ (%S*)\n([^\n]*)')
   return {
     token = tonumber(token), seq = tonumber(seq), kept = kept == '1', weight = tonumber(weight),
-    capacity = tonumber(capacity), fair = fair == '1', channel = channel,
+    capacity = tonumber(capacity), fair = fair == '1', channel = channel, owner = owner,
   }
 end
 
-local function granted()
-  return q.weight + (q.holder and MAX or 0)
+-- Let one of the others end at that time.
+local function ends_at(set, ends, who)
+  redis.call('ZADD', set, ends, who)
+  last, counted = math.max(last, ends), true
+  if ends < q.soonest then
+    q.soonest = ends
+  end
 end
 
 -- Forget the exclusive holder.
 local function vacate()
-  redis.call('HDEL', key, 'holder', 'kept')
-  q.holder, q.ends, q.claim, q.kept, changed = nil, nil, nil, nil, true
+  redis.call('HDEL', key, 'holder')
+  q.holder, q.ends, q.kept, changed, counted = nil, nil, false, true, counted or q.kept
 end
 
 -- Forget one of the others.
-local function drop(who)
-  local claim = parse(redis.call('HGET', claims, who))
+local function drop(who, claim)
+  counted = true
   redis.call('HDEL', claims, who)
-  redis.call('ZREM', line, who)
-  redis.call('ZREM', lives, who)
-  if redis.call('ZREM', held, who) == 1 and claim then
+  if redis.call('ZREM', line, who) == 1 then
+    redis.call('ZREM', lives, who)
+    q.waiting = q.waiting - 1
+  elseif redis.call('ZREM', held, who) == 1 and claim then
     q.weight, changed = q.weight - claim.weight, true
   end
 end
 
--- Forget what has expired; tell whether there was any.
-local function sweep(now)
+-- Forget what has expired; tell whether there was any. None of the others ends before `soonest`: it was right once, and
+-- since then they were only prolonged, or it was lowered.
+local function sweep()
   local gone = false
   if q.holder and q.ends <= now then
     vacate()
     gone = true
   end
-  if q.others then
+  if q.soonest <= now then
+    q.soonest, counted = LIMIT, true
     for _, ends in ipairs({held, lives}) do
       for _, who in ipairs(redis.call('ZRANGEBYSCORE', ends, '-inf', now)) do
-        drop(who)
+        drop(who, parse(redis.call('HGET', claims, who)))
         gone = true
       end
+      q.soonest = math.min(q.soonest, tonumber(redis.call('ZRANGE', ends, 0, 0, 'WITHSCORES')[2]) or LIMIT)
     end
   end
   return gone
 end
 
--- Go through the line from its head; stop when visit() answers true.
-local function each_waiting(last, visit)
-  for from = 0, last, BATCH do
-    local names = redis.call('ZRANGE', line, from, math.min(from + BATCH - 1, last))
+-- Go through the line from its head to that rank; stop when visit() answers true. Mostly the first two do.
+local function each_waiting(rank, visit)
+  local from, size = 0, 2
+  while from <= rank do
+    local names = redis.call('ZRANGE', line, from, math.min(from + size - 1, rank))
     if #names == 0 then
       return
     end
@@ -95,6 +109,7 @@ local function each_waiting(last, visit)
         return
       end
     end
+    from, size = from + size, BATCH
   end
 end
 
@@ -102,8 +117,8 @@ end
 -- just told to. Nobody fits behind more than slack, the most that any waiter has room for beside itself; so the walk
 -- ends where nobody can go, however long the line is.
 local function wake()
-  local base, ahead, woken = granted(), 0, 0
-  each_waiting(q.others and redis.call('ZCARD', line) - 1 or -1, function(who, waiter)
+  local base, ahead, woken = q.weight + (q.holder and MAX or 0), 0, 0
+  each_waiting(q.waiting - 1, function(who, waiter)
     if base + (q.unfair and woken or ahead) > q.slack then
       return true
     end
@@ -115,56 +130,43 @@ local function wake()
   end)
 end
 
--- Tell those that watch who holds.
-local function tell(now)
-  local watch = key .. ':watch'
-  redis.call('ZREMRANGEBYSCORE', watch, '-inf', now)
-  local names = redis.call('ZRANGE', watch, 0, -1)
-  if #names == 0 then
-    redis.call('HDEL', key, 'watched')
-    q.watched = nil
-  end
-  for _, name in ipairs(names) do
-    local channel, bell = string.match(name, '^(%S+) (.+)$')
-    redis.pcall('PUBLISH', channel, bell)
-  end
-end
-
--- Write down what the fast ways look at, and let everything live until a day after its last use (and up to an hour more,
+-- Tell those that watch. Write everything down, and let it live until a day after its last use (and up to an hour more,
 -- so that this need not be written every time). All keys go at the same moment: one without the others would mean
 -- something else. A counter that is ahead of the clock stays longer.
-local function save(now)
-  if redis.call('EXISTS', key) == 0 then
-    return
-  end
+local function save()
   if changed and q.watched then
-    tell(now)
-  end
-  local last = math.max(now, q.token, q.ends or 0)
-  local waiting, sharing = redis.call('ZCARD', line), redis.call('ZCARD', held)
-  local others = waiting + sharing > 0
-  if others then
-    if waiting == 0 then
-      q.slack, q.unfair = 0, false
+    local watch = key .. ':watch'
+    redis.call('ZREMRANGEBYSCORE', watch, '-inf', now)
+    local names = redis.call('ZRANGE', watch, 0, -1)
+    q.watched, counted = #names > 0, true
+    for _, name in ipairs(names) do
+      local channel, bell = string.match(name, '^(%S+) (.+)$')
+      redis.pcall('PUBLISH', channel, bell)
     end
-    redis.call('HSET', key, 'others', 1, 'weight', q.weight, 'slack', q.slack, 'unfair', q.unfair and 1 or 0)
-    for _, ends in ipairs({held, lives}) do
-      last = math.max(last, tonumber(redis.call('ZREVRANGE', ends, 0, 0, 'WITHSCORES')[2]) or 0)
+  end
+  local others = q.waiting + q.weight > 0
+  if counted then
+    local slack, unfair = q.slack, q.unfair and 1 or 0
+    if q.waiting == 0 then
+      slack, unfair = 0, 0
     end
-  else
-    redis.call('HDEL', key, 'others', 'seq', 'weight', 'slack', 'unfair')
+    fields[#fields + 1] = 'busy'
+    fields[#fields + 1] = (others or q.kept or q.watched) and string.format('%d %d %d %d %d %d %d %d',
+      q.kept and 1 or 0, q.watched and 1 or 0, q.waiting, q.seq, q.weight, slack, unfair, q.soonest) or ''
   end
-  if others or q.kept or q.watched then
-    redis.call('HSET', key, 'busy', 1)
-  else
-    redis.call('HDEL', key, 'busy')
-  end
-  if last + DAY > q.life then
+  local longer = last > 0 and last + DAY > q.life
+  if longer then
     q.life = last + DAY + HOUR
-    redis.call('HSET', key, 'life', q.life)
+    fields[#fields + 1] = 'life'
+    fields[#fields + 1] = q.life
+  end
+  if fields[1] then
+    redis.call('HSET', key, unpack(fields))
+  end
+  if longer then
     redis.call('PEXPIREAT', key, math.floor(q.life / 1000))
   end
-  if others then
+  if others and (longer or fresh) then
     for _, name in ipairs({claims, held, line, lives}) do
       redis.call('PEXPIREAT', name, math.floor(q.life / 1000))
     end

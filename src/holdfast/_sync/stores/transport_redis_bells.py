@@ -123,7 +123,10 @@ class Subscriber:
                 self._drop()
                 raise
             if message is not None and (told := self._bells.get(message[2].decode())) is not None:
-                _ring(told)
+                if told is bell:
+                    bell.rung = True  # its own: nobody sleeps there
+                else:
+                    _ring(told)
 
     def _hand_over(self) -> None:
         """See to it that somebody reads."""
