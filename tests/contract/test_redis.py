@@ -96,7 +96,7 @@ CONTROLS = {
         "not f[2] or tonumber(f[3]) <= now",
         "true",
     ),
-    "renewal_never_brings_back_what_has_ended": ("_RENEW", "redis_renew", "or tonumber(f[2]) <= now", ""),
+    "renewal_never_brings_back_what_has_ended": ("_RENEW", "redis_renew", "or tonumber(f[3]) <= now", ""),
 }
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
@@ -38,6 +38,13 @@ class Release(NamedTuple):
 
     who: int
     keep: float = 0.0
+
+
+class Leave(NamedTuple):
+    """Whoever holds a resource, the nth of them, releases: chance alone hardly picks a holder for whom others wait."""
+
+    resource: int
+    nth: int
 
 
 class Evict(NamedTuple):
@@ -180,7 +187,9 @@ def casts(size: int = 6, resources: int = 1) -> st.SearchStrategy[list[Claim]]:
     )
 
 
-def operations(size: int = 6, least: int = 20, most: int = 50) -> st.SearchStrategy[list[Operation]]:
+def operations(
+    size: int = 6, least: int = 20, most: int = 50, leave: Sequence[Leave] = ()
+) -> st.SearchStrategy[list[Any]]:
     """Draw stories. Half of what happens is asking. Short ones come by shrinking alone."""
     everybody = range(size)
     asks = [Ask(i, queue, twice) for i in everybody for queue in (True, True, False) for twice in (False, True)]
@@ -189,8 +198,9 @@ def operations(size: int = 6, least: int = 20, most: int = 50) -> st.SearchStrat
         *(Release(i, keep) for i in everybody for keep in (0.0, 0.0, 2.5)),
         *(Evict(frozenset({i, (i * 3 + 1) % size})) for i in everybody),
         *(Pass(s, us) for s in (0.25, 0.5, 1.0, 2.0, 3.0) for us in (0, 1, 500_000, -3, -90_000)),
+        *leave,
     ]
-    one: st.SearchStrategy[Operation] = st.one_of(
+    one: st.SearchStrategy[Any] = st.one_of(
         st.sampled_from(asks), st.sampled_from(asks), st.sampled_from(others), st.sampled_from(others)
     )
     return st.lists(one, min_size=least, max_size=most)

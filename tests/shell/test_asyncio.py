@@ -30,6 +30,24 @@ async def test_acquire_can_be_awaited_and_entered(name: str, clock: ManualClock)
         await lease.release()
 
 
+async def test_an_acquire_may_be_a_task(name: str) -> None:
+    """People write create_task(lock.acquire()), which takes nothing but a coroutine."""
+    async with holdfast.aio.connect(f"memory://{name}") as locks:
+        lock = locks.lock("r")
+        lease = await asyncio.create_task(lock.acquire())
+        waiting = asyncio.create_task(lock.acquire())
+        await asyncio.sleep(0.01)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        async with asyncio.TaskGroup() as group:
+            second = group.create_task(lock.acquire(5))
+            await asyncio.sleep(0.01)
+            await lease.release()
+        await second.result().release()
+        lock.acquire().close()  # asked for and never awaited: that nobody wants it can be said
+
+
 async def test_gather_takes_acquires(name: str, clock: ManualClock) -> None:
     async with connect(name, clock) as locks:
         leases = await asyncio.gather(*(locks.lock(f"r{n}").acquire() for n in range(3)))

@@ -30,13 +30,19 @@ end
 """
 
 
+def mutant(script: Script, right: str, wrong: str) -> Script:
+    """Return a script with a mistake."""
+    assert right in script.source
+    source = script.source.replace(right, wrong)
+    return Script(sha1(source.encode()).hexdigest(), source)
+
+
 def drive(patch: Any, mistake: tuple[str, str, str] | None = None) -> None:
     """Let the store of this process use driven scripts, one of them with a mistake: (script, right, wrong)."""
     for name, script in VERBS.items():
         source = load(script).source
         if mistake is not None and mistake[0] == script:
-            assert mistake[1] in source
-            source = source.replace(mistake[1], mistake[2])
+            source = mutant(load(script), *mistake[1:]).source
         source = PREFIX + source
         patch.setattr(module, name, Script(sha1(source.encode()).hexdigest(), source))
 
@@ -51,7 +57,8 @@ class DrivenRedis:
         endpoint = Endpoint("127.0.0.1", server.port)
         self._connection = Connection(endpoint, Access(), 10.0)
         self._ear = Connection(endpoint, Access(), 10.0)
-        self._ear.call("PSUBSCRIBE", "holdfast.wake:*")
+        self._ear.call("PSUBSCRIBE", "holdfast.wake:*")  # overhears: for the scripts nobody listens
+        self._listener = Connection(endpoint, Access(), 10.0)
         self.advance(0)
 
     def call(self, *command: str | int) -> Any:
@@ -67,6 +74,11 @@ class DrivenRedis:
         """Let time pass."""
         self.us += round(seconds * 1e6)
         self.call("SET", "driven.clock", self.us)
+
+    def listen(self, store: RedisStore) -> None:
+        """Be subscribed where the store would be if it waited."""
+        self._listener.close()
+        self._listener.call("SUBSCRIBE", store._channel)
 
     def told(self) -> list[str]:
         """Return whom the server has told something since this was last asked."""
@@ -86,3 +98,4 @@ class DrivenRedis:
         """Close what the test has opened."""
         self._connection.close()
         self._ear.close()
+        self._listener.close()

@@ -64,6 +64,28 @@ async def test_resource_that_another_holds(server: RedisServer) -> None:
             await take(client)
 
 
+async def test_heir_that_is_given_the_resource_at_that_moment(server: RedisServer) -> None:
+    """The server has given it to who is cancelled: before it knows, while it is told, and after."""
+    async with connect(server.url, io_timeout=20) as holder, connect(server.url, io_timeout=20) as client:
+        given = 0
+        for turns in [*range(12)] * 3:
+            lease = await holder.lock("r", ttl=60).acquire()
+            heir = asyncio.create_task(client.lock("r", ttl=60).acquire())
+            await eventually(lambda: len(left_behind(server)) == 2)
+            await asyncio.sleep(0.01)
+            await lease.release()
+            given += len(left_behind(server))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            if heir.cancel():
+                with pytest.raises(asyncio.CancelledError):
+                    await heir
+            else:
+                await (await heir).release()
+            await eventually(lambda: left_behind(server) == [])
+        assert given, "nothing was ever given to who was cancelled"
+
+
 async def test_others_on_the_same_connection_get_their_own_answers(server: RedisServer) -> None:
     """A cancelled question leaves its reply on the way: it goes to nobody, and nobody else's is taken for it."""
     async with connect(server.url, io_timeout=20) as client:

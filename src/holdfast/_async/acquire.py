@@ -7,7 +7,7 @@ from math import inf
 from .. import _registry
 from .._clock import Clock
 from ..core import events
-from ..core.claim import MAX, Claim, Granted, Waiting
+from ..core.claim import MAX, Answer, Claim, Granted, Waiting
 from ..core.deadlock import Wait, asked_last, describe, find_deadlock
 from ..core.timing import backoff, local_deadline
 from ..errors import AcquireTimeout, Deadlock, LockError, StoreError, StoreUnavailable
@@ -56,7 +56,7 @@ class Site:
 async def acquire(
     site: Site, claim: Claim, timeout: float | None, detect_deadlocks: bool = False
 ) -> tuple[int, float, float]:
-    """Claim until granted; return the token, the time when that was asked for, and the local deadline.
+    """Claim until granted; return the token, since when it is held, and the local deadline.
 
     Raises: AcquireTimeout when the resource stayed busy; StoreUnavailable when the store did; Deadlock when that is
     looked for and waiting would never end; LockError when the client was closed meanwhile.
@@ -66,11 +66,14 @@ async def acquire(
     until = inf if timeout is None else started + timeout
     outage: Outage | None = None
     queued = False
+    answer: Answer | None = None
+    handed: Granted | None = None
     resource, holder, _, _, ttl, _, _, _, _ = claim  # unpacked: a field of a named tuple costs as much as a call
     try:
         while not site.closing:
             try:
-                answer = await store.claim(claim, timeout != 0)
+                if answer is None:
+                    answer = await store.claim(claim, timeout != 0)
                 if isinstance(answer, Granted):
                     token, left = answer
                     deadline = local_deadline(asked, ttl, left)
@@ -80,11 +83,12 @@ async def acquire(
                     if now() < deadline and not site.closing:
                         if site.stream.observers:
                             _emit(site, events.Acquired, claim, token=token, waited=now() - started, ttl=ttl)
-                        return token, asked, deadline
+                        return token, asked if answer is not handed else now(), deadline
                     # The grant has run out on its way here, and a body must not start without a lease.
                     await store.release(resource, holder)
                     if now() >= until and not site.closing:
                         raise _too_slow(claim, now() - asked)
+                    answer = None
                 elif timeout == 0:
                     raise _busy(claim, answer, 0.0)
                 else:
@@ -97,15 +101,20 @@ async def acquire(
                         await _withdraw(site, claim, True)
                         raise _deadlock(claim, chain)
                     refresh = store.capabilities.waiting_life / 3
-                    await store.wait(claim, answer, min(until, asked + min(refresh, answer.retry_after)))
-                    if now() >= until:
+                    handed = await store.wait(claim, answer, min(until, asked + min(refresh, answer.retry_after)))
+                    if handed is None and now() >= until:
                         await _withdraw(site, claim, now() <= until + site.io_timeout / 2)
                         raise _busy(claim, answer, now() - started)
+                    # A grant that was handed over is as old as the last question, for all that is known here. If not
+                    # enough is left of it then, the store knows better.
+                    answer = handed if now() < asked + ttl / 2 else None
                 outage = None
             except StoreUnavailable as error:
                 outage = outage or Outage(until if timeout is not None else asked + _OUTAGE * site.io_timeout)
                 await runtime.sleep(site.clock, outage.pause(claim, started, now(), error))
-            asked = now()
+                answer = None
+            if answer is None:
+                asked = now()
         raise LockError(f"the client was closed while {resource!r} was waited for", resource=resource)
     except AcquireTimeout as error:
         if site.stream.observers:

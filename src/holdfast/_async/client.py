@@ -238,9 +238,9 @@ class Client:
         under_way.add(holder)
         hold = None
         try:
-            token, asked, deadline = await acquire(self._site, claim, timeout, lock.detect_deadlocks)
-            renew_until = asked + lock.max_hold if lock.renew else -inf
-            hold = Hold(self._keeper, claim, token, asked, deadline, key, lock.min_hold, renew_until)
+            token, since, deadline = await acquire(self._site, claim, timeout, lock.detect_deadlocks)
+            renew_until = since + lock.max_hold if lock.renew else -inf
+            hold = Hold(self._keeper, claim, token, since, deadline, key, lock.min_hold, renew_until)
             self._keeper.add(hold)
             return Lease(hold, lock.on_lost)
         except BaseException:

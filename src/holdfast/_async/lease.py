@@ -38,7 +38,7 @@ class Hold:
         keeper: Keeper,
         claim: Claim,
         token: int,
-        asked: float,
+        since: float,
         deadline: float,
         key: HeldKey,
         min_hold: float,
@@ -47,13 +47,13 @@ class Hold:
         self.keeper = keeper
         self.claim = claim
         self.token = token
-        self.granted = asked
+        self.granted = since
         self.deadline = deadline
         self.key = key
         self.min_hold = min_hold
         self.renew_until = renew_until  # -inf: never renewed
         # From what is left, which may be less than the ttl: a session that others share was renewed before.
-        self.due = asked + (deadline - asked) * RENEW_AT if renew_until > asked else deadline
+        self.due = since + (deadline - since) * RENEW_AT if renew_until > since else deadline
         self.queued = inf  # when the keeper's heap has it
         self.renewing = False
         self.state = HELD

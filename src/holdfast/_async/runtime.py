@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from queue import SimpleQueue
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
 from .._clock import Clock
 from ..core.lease import Ending
@@ -316,8 +316,11 @@ class Body:
         return Ending.ERROR
 
 
-class Acquiring(Generic[L]):
-    """An acquire that was asked for: `await` it for the lease, or enter it with `async with`."""
+class Acquiring(Coroutine[Any, Any, L]):
+    """An acquire that was asked for: `await` it for the lease, or enter it with `async with`.
+
+    It is a coroutine in all it can do, so that create_task() takes it.
+    """
 
     __slots__ = ("_acquire", "_lease")
 
@@ -327,6 +330,15 @@ class Acquiring(Generic[L]):
 
     def __await__(self) -> Generator[Any, Any, L]:
         return self._acquire.__await__()
+
+    def send(self, value: Any) -> Any:
+        return self._acquire.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._acquire.throw(*error)
+
+    def close(self) -> None:
+        self._acquire.close()
 
     async def __aenter__(self) -> L:
         self._lease = lease = await self._acquire

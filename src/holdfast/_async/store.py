@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from .._clock import Clock
-from ..core.claim import Answer, Claim, Record, Renewal, ResourceState, Waiting
+from ..core.claim import Answer, Claim, Granted, Record, Renewal, ResourceState, Waiting
 from ..core.fence import Fence
 from ..core.promises import Capabilities
 from ..core.urls import StoreURL
@@ -39,9 +39,12 @@ class Store(Protocol):
         """
         ...
 
-    async def wait(self, claim: Claim, waiting: Waiting, until: float) -> None:
+    async def wait(self, claim: Claim, waiting: Waiting, until: float) -> Granted | None:
         """Return when asking again is worthwhile, at `until` at the latest. May return early, never misses a wake-up
         that came after the answer `waiting`.
+
+        A store that has given the resource to the claim meanwhile may say so: then asking is not needed. Such a grant
+        lasts for `left` or longer, counted from when the claim last asked.
         """
         ...
 

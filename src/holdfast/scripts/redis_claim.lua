@@ -55,24 +55,8 @@ else
     end)
   end
 
-  local token = math.max(q.token + 1, now)
-  if total <= capacity and token >= LIMIT then
-    answer = {-1, token}
-  elseif total <= capacity then
-    local ends = now + ttl
-    answer = token
-    if mine then
-      drop(me, mine)
-    end
-    changed, last = true, math.max(token, ends)
-    if weight == MAX then
-      q.holder, fields = me, {'token', token, 'holder', me, 'ends', ends, 'claim', ARGV[6]}
-    else
-      fields = {'token', token}
-      redis.call('HSET', claims, me, string.format('%d %d 0 ', token, seq) .. ARGV[6])
-      fresh, q.weight, q.seq = q.weight == 0, q.weight + weight, math.max(q.seq, seq)
-      ends_at(held, ends, me)
-    end
+  if total <= capacity then
+    answer = grant(me, mine, weight, ttl, seq, ARGV[6])
   else
     -- Who stands in the way, and for how long at least? Of the waiters ahead, the one whose life ends first is looked
     -- for among the first few by that time. If none of those is ahead, the last of them gives a time too early rather

@@ -31,7 +31,7 @@ local q = {
 }
 local changed = false -- who holds is no longer who held
 local counted = false -- busy is no longer what it was
-local fields = {} -- of the hash, to be written
+local fields = {} -- of the hash, to be written; the token and busy aside
 local last = 0 -- when the last of what was added will end
 local fresh = false -- a key was made that has no end yet
 
@@ -40,11 +40,11 @@ local function parse(record)
   if not record then
     return nil
   end
-  local token, seq, kept, weight, capacity, fair, channel, owner =
-    string.match(record, '^(%d+) (%d+) (%d) (%d+) (%d+) (%d) %d %d+ (%S*)\n([^\n]*)')
+  local token, seq, kept, weight, capacity, fair, ttl, channel, owner =
+    string.match(record, '^(%d+) (%d+) (%d) (%d+) (%d+) (%d) %d (%d+) (%S*)\n([^\n]*)')
   return {
-    token = tonumber(token), seq = tonumber(seq), kept = kept == '1', weight = tonumber(weight),
-    capacity = tonumber(capacity), fair = fair == '1', channel = channel, owner = owner,
+    token = tonumber(token), seq = tonumber(seq), kept = kept == '1', weight = tonumber(weight), record = record,
+    capacity = tonumber(capacity), fair = fair == '1', ttl = tonumber(ttl), channel = channel, owner = owner,
   }
 end
 
@@ -113,21 +113,58 @@ local function each_waiting(rank, visit)
   end
 end
 
+-- Give it to a claim that fits, and that may have waited. Returns the token; or {-1, token} if that would be too large.
+local function grant(who, waited, weight, ttl, seq, claim)
+  local token, ends = math.max(q.token + 1, now), now + ttl
+  if token >= LIMIT then
+    return {-1, token}
+  end
+  if waited then
+    drop(who)
+  end
+  q.token, changed, last = token, true, math.max(last, token, ends)
+  if weight == MAX then
+    q.holder, q.ends, fields = who, ends, {'holder', who, 'ends', ends, 'claim', claim}
+  else
+    redis.call('HSET', claims, who, string.format('%d %d 0 ', token, seq) .. claim)
+    fresh, q.weight, q.seq = fresh or q.weight == 0, q.weight + weight, math.max(q.seq, seq)
+    ends_at(held, ends, who)
+  end
+  return token
+end
+
 -- Tell those that would be granted if they asked now. An unfair waiter passes those who cannot go, not those who were
 -- just told to. Nobody fits behind more than slack, the most that any waiter has room for beside itself; so the walk
 -- ends where nobody can go, however long the line is.
+--
+-- The first is not only told: it is given the resource, and told its token, which spares it the question. Only if its
+-- client listens at this very server: a dead one would have it for a whole ttl. Only one: how long a script takes must
+-- not grow with those that read. And only a fair one: whoever comes now may pass the others.
 local function wake()
-  local base, ahead, woken = q.weight + (q.holder and MAX or 0), 0, 0
+  local base, ahead, woken, told = q.weight + (q.holder and MAX or 0), 0, 0, {}
   each_waiting(q.waiting - 1, function(who, waiter)
     if base + (q.unfair and woken or ahead) > q.slack then
       return true
     end
     if base + (waiter.fair and ahead or woken) + waiter.weight <= waiter.capacity then
-      redis.pcall('PUBLISH', waiter.channel, who) -- a user without this right must not break the script half-way
+      told[#told + 1] = {who, waiter}
       woken = woken + waiter.weight
     end
     ahead = ahead + waiter.weight
   end)
+  for i, entry in ipairs(told) do
+    local who, waiter = entry[1], entry[2]
+    -- Not redis.call, here and below: a user who lacks this right must not break the script half-way.
+    local listening = i == 1 and waiter.fair and redis.pcall('PUBSUB', 'NUMSUB', waiter.channel)[2] or 0
+    if listening > 0 then
+      local claim = string.match(waiter.record, '^%d+ %d+ %d (.*)$')
+      local token = grant(who, true, waiter.weight, waiter.ttl, waiter.seq, claim)
+      if type(token) == 'number' then
+        who = string.format('%s %d', who, token)
+      end
+    end
+    redis.pcall('PUBLISH', waiter.channel, who)
+  end
 end
 
 -- Tell those that watch. Write everything down, and let it live until a day after its last use (and up to an hour more,
@@ -159,6 +196,10 @@ local function save()
     q.life = last + DAY + HOUR
     fields[#fields + 1] = 'life'
     fields[#fields + 1] = q.life
+  end
+  if changed and q.token ~= tonumber(f[1]) then
+    fields[#fields + 1] = 'token'
+    fields[#fields + 1] = q.token
   end
   if fields[1] then
     redis.call('HSET', key, unpack(fields))

@@ -82,10 +82,13 @@ class RedisStore:
             bells.forget(holder)
         return read_answer(reply)
 
-    async def wait(self, claim: Claim, waiting: Waiting, until: float) -> None:
-        """See Store."""
-        if await self._listens(claim.holder):
-            await self._bells.wait(claim.holder, until)
+    async def wait(self, claim: Claim, waiting: Waiting, until: float) -> Granted | None:
+        """See Store. A release gives the resource to the next in line, and the notice brings its token."""
+        holder = claim.holder
+        if await self._listens(holder) and await self._bells.wait(holder, until) and (said := self._bells.said(holder)):
+            self._bells.forget(holder)
+            return Granted(int(said), claim.ttl)
+        return None
 
     async def renew(self, claims: Sequence[Claim]) -> list[Renewal]:
         """See Store."""

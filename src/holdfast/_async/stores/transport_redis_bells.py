@@ -11,6 +11,17 @@ from .. import runtime
 from .transport_redis import Connection
 
 
+class _Bell:
+    """What wakes one waiter."""
+
+    __slots__ = ("number", "said", "signal")
+
+    def __init__(self, number: int) -> None:
+        self.number = number  # of the subscription that listened when its claim was sent
+        self.signal = runtime.Signal()
+        self.said = b""  # what came with the ring
+
+
 class Subscriber:
     """The one connection of a client that is told who can go now. The event loop reads it; nobody waits there."""
 
@@ -20,14 +31,14 @@ class Subscriber:
         self._timeout = timeout
         self._connection: Connection | None = None
         self._opening = asyncio.Lock()
-        self._bells: dict[str, tuple[runtime.Signal, int]] = {}
+        self._bells: dict[str, _Bell] = {}
         self._numbers = 0
         self.number = 0  # of the subscription that listens now; 0: none does
 
     def expect(self, name: str) -> None:
         """Have a bell of this name from now on, so that no notice is missed."""
         if self.number:
-            self._bells[name] = runtime.Signal(), self.number
+            self._bells[name] = _Bell(self.number)
 
     def forget(self, name: str) -> None:
         """Take the bell away."""
@@ -37,7 +48,7 @@ class Subscriber:
         """Tell whether this subscription has listened, and there, ever since the bell was hung up."""
         bell, connection = self._bells.get(name), self._connection
         return (
-            bell is not None and bell[1] == self.number and connection is not None
+            bell is not None and bell.number == self.number and connection is not None
             and connection.endpoint == endpoint
         )  # fmt: skip
 
@@ -59,13 +70,18 @@ class Subscriber:
     async def wait(self, name: str, until: float) -> bool:
         """Return True when the bell has rung or the subscription has ended, False when `until` has come."""
         bell = self._bells.get(name)
-        return bell is None or await bell[0].wait(self._clock, until)
+        return bell is None or await bell.signal.wait(self._clock, until)
+
+    def said(self, name: str) -> bytes:
+        """Return what came with the ring, besides the name."""
+        bell = self._bells.get(name)
+        return b"" if bell is None else bell.said
 
     def interrupt(self) -> None:
         """Make every wait return, and be subscribed no more. Safe in any thread."""
         self.number = 0
-        for signal, _ in list(self._bells.values()):
-            signal.set()
+        for bell in list(self._bells.values()):
+            bell.signal.set()
 
     async def close(self) -> None:
         """Close the connection."""
@@ -76,8 +92,10 @@ class Subscriber:
 
     def _heard(self, message: Any, number: int) -> None:
         if message is not None:
-            bell = self._bells.get(message[2].decode())
+            name, _, said = message[2].partition(b" ")
+            bell = self._bells.get(name.decode())
             if bell is not None:
-                bell[0].set()
+                bell.said = said
+                bell.signal.set()
         elif self.number == number:
             self.interrupt()  # it broke: whoever waits has to ask again, for it may have missed its notice

@@ -83,10 +83,13 @@ class RedisStore:
             bells.forget(holder)
         return read_answer(reply)
 
-    def wait(self, claim: Claim, waiting: Waiting, until: float) -> None:
-        """See Store."""
-        if self._listens(claim.holder):
-            self._bells.wait(claim.holder, until)
+    def wait(self, claim: Claim, waiting: Waiting, until: float) -> Granted | None:
+        """See Store. A release gives the resource to the next in line, and the notice brings its token."""
+        holder = claim.holder
+        if self._listens(holder) and self._bells.wait(holder, until) and (said := self._bells.said(holder)):
+            self._bells.forget(holder)
+            return Granted(int(said), claim.ttl)
+        return None
 
     def renew(self, claims: Sequence[Claim]) -> list[Renewal]:
         """See Store."""

@@ -13,11 +13,12 @@ from .transport_redis import Connection
 class _Bell:
     """What wakes one waiter."""
 
-    __slots__ = ("number", "rung", "sleeper")
+    __slots__ = ("number", "rung", "said", "sleeper")
 
     def __init__(self, number: int) -> None:
         self.number = number  # of the subscription that listened when its claim was sent
         self.rung = False
+        self.said = b""  # what came with the ring
         self.sleeper: threading.Event | None = None
 
 
@@ -98,6 +99,11 @@ class Subscriber:
             self._hand_over()
         return bell.rung
 
+    def said(self, name: str) -> bytes:
+        """Return what came with the ring, besides the name."""
+        bell = self._bells.get(name)
+        return b"" if bell is None else bell.said
+
     def interrupt(self) -> None:
         """Make every wait return, and be subscribed no more. Safe in any thread."""
         self.number = 0
@@ -122,11 +128,14 @@ class Subscriber:
             except BaseException:  # interrupted in the middle of a message
                 self._drop()
                 raise
-            if message is not None and (told := self._bells.get(message[2].decode())) is not None:
-                if told is bell:
-                    bell.rung = True  # its own: nobody sleeps there
-                else:
-                    _ring(told)
+            if message is not None:
+                name, _, said = message[2].partition(b" ")
+                if (told := self._bells.get(name.decode())) is not None:
+                    told.said = said
+                    if told is bell:
+                        bell.rung = True  # its own: nobody sleeps there
+                    else:
+                        _ring(told)
 
     def _hand_over(self) -> None:
         """See to it that somebody reads."""

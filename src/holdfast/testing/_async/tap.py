@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 
 from ..._async.store import Store
-from ...core.claim import Answer, Claim, Record, Renewal, ResourceState, Waiting
+from ...core.claim import Answer, Claim, Granted, Record, Renewal, ResourceState, Waiting
 from ...core.fence import Fence
 from ...core.promises import Capabilities
 from ...errors import StoreUnavailable
@@ -51,11 +51,12 @@ class Tap:
         await self._end("claim")
         return answer
 
-    async def wait(self, claim: Claim, waiting: Waiting, until: float) -> None:
+    async def wait(self, claim: Claim, waiting: Waiting, until: float) -> Granted | None:
         """See Store."""
         await self._begin("wait")
-        await self.store.wait(claim, waiting, until)
+        handed = await self.store.wait(claim, waiting, until)
         await self._end("wait")
+        return handed
 
     async def renew(self, claims: Sequence[Claim]) -> list[Renewal]:
         """See Store."""

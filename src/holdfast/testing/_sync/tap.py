@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ..._sync.store import Store
-from ...core.claim import Answer, Claim, Record, Renewal, ResourceState, Waiting
+from ...core.claim import Answer, Claim, Granted, Record, Renewal, ResourceState, Waiting
 from ...core.fence import Fence
 from ...core.promises import Capabilities
 from ...errors import StoreUnavailable
@@ -52,11 +52,12 @@ class Tap:
         self._end("claim")
         return answer
 
-    def wait(self, claim: Claim, waiting: Waiting, until: float) -> None:
+    def wait(self, claim: Claim, waiting: Waiting, until: float) -> Granted | None:
         """See Store."""
         self._begin("wait")
-        self.store.wait(claim, waiting, until)
+        handed = self.store.wait(claim, waiting, until)
         self._end("wait")
+        return handed
 
     def renew(self, claims: Sequence[Claim]) -> list[Renewal]:
         """See Store."""

@@ -1,0 +1,138 @@
+"""A release on Redis gives the resource to the first in line: what that spares, and what it must not cost."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from holdfast._async.client import Client, connect
+from holdfast._async.stores import redis as module
+from holdfast._redis.scripts import load
+from holdfast.errors import AcquireTimeout
+from holdfast.testing._async.runtime import Call, eventually, pause, spawn
+from tests.stores.driven_redis import mutant
+from tests.stores.redis_kit import Place, bad_network
+
+pytestmark = [pytest.mark.server, pytest.mark.filterwarnings("ignore:the lease on:ResourceWarning")]
+
+QUEUE = "holdfast:{default:r}"
+WAITER = "import sys, holdfast; holdfast.connect(sys.argv[1]).lock('r', ttl=60).acquire()"
+
+
+@pytest.fixture(scope="module")
+def module_place() -> Iterator[Place]:
+    with bad_network() as place:
+        yield place
+
+
+@pytest.fixture
+def place(module_place: Place) -> Iterator[Place]:
+    module_place.server.call("FLUSHALL")
+    yield module_place
+    module_place.proxy.heal()
+
+
+def questions(place: Place) -> int:
+    """Return how many scripts clients have called."""
+    stats = place.server.call("INFO", "commandstats").decode()
+    return sum(
+        int(line.split("calls=")[1].split(",")[0])
+        for line in stats.splitlines()
+        if line.startswith(("cmdstat_evalsha:", "cmdstat_eval:"))
+    )
+
+
+def start(program: str, *args: str) -> subprocess.Popen[bytes]:
+    """Run a program in a process of its own."""
+    return subprocess.Popen([sys.executable, "-c", program, *args])
+
+
+async def in_line(place: Place, locks: Client, **options: float) -> Call:  # type: ignore[type-arg]
+    """Let a client wait for the resource, which another holds, and listen."""
+    call = spawn(locks.lock("r", **options).acquire)  # type: ignore[arg-type]
+    await eventually(lambda: place.server.call("ZCARD", QUEUE + ":line") == 1 and place.listeners == 1)
+    await pause(0.02)  # it asks once more, for it may have been told before it listened
+    return call
+
+
+async def test_the_first_in_line_need_not_ask(place: Place) -> None:
+    asked = []
+    async with connect(place.url, io_timeout=10) as holder, connect(place.url, io_timeout=10) as locks:
+        for _ in range(5):
+            lease = await holder.lock("r", ttl=60).acquire()
+            call = await in_line(place, locks, ttl=60)
+            before = questions(place)
+            await lease.release()
+            heir = await call.join()
+            asked.append(questions(place) - before)
+            assert heir.token > lease.token
+            assert heir.token == int(place.server.call("HGET", QUEUE, "token"))
+            await heir.release()
+    assert min(asked) == 1, "the release itself; more only where a refresh fell into it"
+
+
+async def test_whoever_has_waited_long_for_a_short_lease_asks_how_much_is_left(place: Place) -> None:
+    """Its ttl counts from the last question as far as it knows, and that is nearly over."""
+    async with connect(place.url, io_timeout=10) as holder, connect(place.url, io_timeout=10) as locks:
+        lease = await holder.lock("r", ttl=60).acquire()
+        call = await in_line(place, locks, ttl=1.5)
+        await pause(1.0)
+        before = questions(place)
+        await lease.release()
+        heir = await call.join()
+        assert questions(place) - before >= 2
+        await heir.release()
+
+
+async def test_min_hold_counts_from_when_it_was_given(place: Place) -> None:
+    async with connect(place.url, io_timeout=10) as holder, connect(place.url, io_timeout=10) as locks:
+        lease = await holder.lock("r", ttl=60).acquire()
+        call = await in_line(place, locks, ttl=60, min_hold=30)
+        await pause(1.5)
+        released = time.monotonic()
+        await lease.release()
+        await (await call.join()).release()
+        (state,) = await holder.inspect("r")
+        assert state.holders[0].left >= 30 - (time.monotonic() - released)
+
+
+async def test_a_notice_that_was_lost_costs_a_refresh(place: Place) -> None:
+    """The server has given it away, and the new holder does not know: it finds out when it asks again."""
+    async with connect(place.server.url) as holder, connect(place.url, io_timeout=10) as locks:
+        lease = await holder.lock("r", ttl=60).acquire()
+        call = await in_line(place, locks, ttl=60)
+        place.proxy.down.mode = "drop"
+        await lease.release()
+        assert place.holder("r") is not None
+        place.proxy.heal()
+        heir = await call.join()
+        assert heir.token == int(place.server.call("HGET", QUEUE, "token"))
+        await heir.release()
+
+
+@pytest.mark.parametrize("to_the_dead", [False, True], ids=["", "control"])
+async def test_a_dead_waiter_is_given_nothing(place: Place, monkeypatch: pytest.MonkeyPatch, to_the_dead: bool) -> None:
+    """It keeps its place for its waiting life, as ever, and not the resource for a whole ttl."""
+    if to_the_dead:
+        right = "and redis.pcall('PUBSUB', 'NUMSUB', waiter.channel)[2]"
+        monkeypatch.setattr(module, "_RELEASE", mutant(load("redis_release"), right, "and 1"))
+    async with connect(place.url, io_timeout=10) as holder, connect(place.url, io_timeout=10) as locks:
+        lease = await holder.lock("r", ttl=60).acquire()
+        waiter = start(WAITER, place.server.url)
+        await eventually(lambda: place.server.call("ZCARD", QUEUE + ":line") == 1 and place.listeners == 1)
+        await pause(0.1)
+        waiter.kill()
+        waiter.wait()
+        await eventually(lambda: place.listeners == 0)
+        await lease.release()
+        if to_the_dead:
+            assert place.holder("r") is not None
+            with pytest.raises(AcquireTimeout):
+                await locks.lock("r", ttl=60).acquire(8)
+        else:
+            assert place.holder("r") is None
+            await (await locks.lock("r", ttl=60).acquire(8)).release()
