@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import select
 import socket
 from collections import deque
 from collections.abc import Iterable
-from struct import Struct
+from select import POLLIN, POLLOUT, poll
 from time import monotonic
 from typing import Any
 
@@ -24,7 +23,6 @@ from ..._redis.wire import (
 )
 
 _CHUNK = 65536
-_TIME = Struct("@ll").pack  # a timeval
 # A connection that nobody used for this long may have been closed by the server: look before the question is sent,
 # for afterwards nobody can tell whether it was executed.
 _STALE = 0.01
@@ -36,10 +34,14 @@ class Connection:
     `send` starts an exchange and sets its deadline, `until` on time.monotonic(); `receive` reads one reply of it.
     When something goes wrong the socket is closed, for its next reply would answer somebody else's question; what is
     sent after that goes over a new one.
+
+    The socket does not block, and waits are polls (TLS does that by itself). A limit that the kernel keeps would save
+    them (SO_RCVTIMEO); but a call that a signal interrupts begins anew, limit and all, and a profiler's timer makes
+    that never end.
     """
 
     __slots__ = (
-        *("_greets", "_kernel", "_limit", "_reader", "_socket", "access", "endpoint", "owed", "timeout", "until"),
+        *("_greets", "_plain", "_poll", "_reader", "_socket", "access", "endpoint", "owed", "timeout", "until"),
     )
 
     def __init__(self, endpoint: Endpoint, access: Access, timeout: float) -> None:
@@ -51,8 +53,8 @@ class Connection:
         self._greets = 0  # replies to the greeting that come before them
         self._socket: Any = None
         self._reader: Any = None
-        self._limit = 0.0
-        self._kernel = False  # the kernel bounds its waits; Python would ask it twice each time, first whether it can
+        self._poll: Any = None
+        self._plain = True  # no TLS
 
     def fileno(self) -> int:
         """Return its descriptor, for select: readable means that `receive` has something to read."""
@@ -74,8 +76,7 @@ class Connection:
             if self._socket is None:
                 self._open()
             self.owed += len(commands)
-            self._bound()
-            self._socket.sendall(pack(commands[0]) if len(commands) == 1 else b"".join(map(pack, commands)))
+            self._write(pack(commands[0]) if len(commands) == 1 else b"".join(map(pack, commands)))
         except BaseException as error:
             self._fail(error)
             raise
@@ -108,15 +109,8 @@ class Connection:
             if self._socket is None:
                 self._open()
                 self.owed = 1
-            if self._limit != self.timeout or not 0.9 * self.timeout < until - monotonic() <= self.timeout:
-                self._bound()
-            self._socket.sendall(pack(command))
-            if self._greets:
-                reply = self._read()
-            else:
-                self._reader.feed(self._socket.recv(_CHUNK) or self._ended())
-                if (reply := self._reader.gets()) is False:
-                    reply = self._read()
+            self._write(pack(command))
+            reply = self._read()
         except BaseException as error:
             self._fail(error)
             raise
@@ -128,20 +122,17 @@ class Connection:
     def listen(self, seconds: float) -> Any:
         """Read the next message of a subscription; None if none comes within that time."""
         try:
-            reply = self._reader.gets()
-            if reply is False:
-                if not self.pending() and not _readable(self.fileno(), seconds):
-                    return None
-                self.until = monotonic() + self.timeout
-                reply = self._read()
-            return reply
+            self.until = monotonic() + seconds
+            return self._read()
+        except TimeoutError:
+            return None  # what has come of a message stays with the parser
         except BaseException as error:
             self._fail(error)
             raise
 
     def alive(self) -> bool:
         """Tell whether the server has not closed it, as far as this side knows. Nothing may be owed."""
-        return self._socket is not None and not _readable(self._socket.fileno(), 0.0)  # only an end could be there
+        return self._socket is not None and not self._poll.poll(0)  # only an end could be there
 
     def abort(self) -> None:
         """Make it useless. Safe in any thread: whoever is reading there fails at once."""
@@ -176,56 +167,75 @@ class Connection:
         greeting = self.access.greeting
         self._greets = len(greeting)
         if greeting:
-            self._bound()
-            self._socket.sendall(b"".join(map(pack, greeting)))
+            self._write(b"".join(map(pack, greeting)))
 
     def _connect(self, family: int, address: Any) -> None:
         sock = self._socket = socket.socket(family, socket.SOCK_STREAM)
-        self._limit, self._kernel = 0.0, False
-        self._bound()
+        sock.settimeout(self._left())
         sock.connect(address)
         if family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             keep_alive(sock)
         context = self.access.context()
+        self._plain = context is None
         if context is not None:
-            self._bound()
-            self._socket = context.wrap_socket(sock, server_hostname=self.endpoint.host)
+            sock.settimeout(self._left())
+            sock = self._socket = context.wrap_socket(sock, server_hostname=self.endpoint.host)
         else:
-            sock.settimeout(None)
-            self._kernel = True
-        self._limit = 0.0
+            sock.setblocking(False)
+        self._poll = poll()
+        self._poll.register(sock.fileno(), POLLIN)
+
+    def _write(self, data: bytes) -> None:
+        sock = self._socket
+        if not self._plain:
+            sock.settimeout(self._left())
+            sock.sendall(data)
+            return
+        while True:
+            try:
+                sent = sock.send(data)
+                if sent == len(data):
+                    return
+                data = data[sent:]
+            except BlockingIOError:
+                writable = poll()
+                writable.register(sock.fileno(), POLLOUT)
+                if not writable.poll(self._left() * 1000):
+                    raise TimeoutError from None
 
     def _read(self) -> Any:
         reader = self._reader
         while True:
             while (reply := reader.gets()) is False:
-                self._bound()
-                reader.feed(self._socket.recv(_CHUNK) or self._ended())
+                reader.feed(self._receive())
             if not self._greets:
                 return reply
             self._greets -= 1
             if isinstance(reply, ReplyError):
                 raise explain(reply, self.endpoint)
 
-    def _bound(self) -> None:
-        """Let the next wait of the socket end at the deadline.
+    def _receive(self) -> bytes:
+        """Return what comes next.
 
-        Raises: TimeoutError if that has passed.
+        Raises: TimeoutError if nothing has come by the deadline.
         """
+        sock = self._socket
+        if not self._plain:
+            sock.settimeout(self._left())
+            return sock.recv(_CHUNK) or self._ended()
+        while self._poll.poll(self._left() * 1000):  # which rounds up
+            try:
+                return sock.recv(_CHUNK) or self._ended()
+            except BlockingIOError:  # the kernel may be wrong about that
+                continue
+        raise TimeoutError
+
+    def _left(self) -> float:
         left = self.until - monotonic()
         if left <= 0:
             raise TimeoutError
-        if 0.9 * self.timeout < left <= self.timeout:
-            left = self.timeout  # close enough: most exchanges then set nothing, which would cost a system call
-        if left != self._limit:
-            self._limit = left
-            if self._kernel:
-                time = _TIME(int(left), int(left % 1 * 1_000_000) + 1)  # 0 would be: for ever
-                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, time)
-                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, time)
-            else:
-                self._socket.settimeout(left)
+        return left
 
     def _ended(self) -> bytes:
         raise ConnectionResetError("the server closed it")
@@ -236,7 +246,7 @@ class Connection:
         Raises: what an error of the network means.
         """
         self.close()
-        if isinstance(error, TimeoutError | BlockingIOError):
+        if isinstance(error, TimeoutError):
             raise silent(self.endpoint, self.timeout) from error
         if isinstance(error, OSError):
             raise unreachable(self.endpoint, error) from error
@@ -323,9 +333,3 @@ class Node:
         self._idle.append(connection)
         if self._closed:
             self.close()
-
-
-def _readable(fd: int, seconds: float) -> bool:
-    poll = select.poll()
-    poll.register(fd, select.POLLIN)
-    return bool(poll.poll(int(seconds * 1000) + (seconds > 0)))
