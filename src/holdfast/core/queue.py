@@ -4,7 +4,8 @@ A claim is granted when *granted weight anywhere + waiting weight ahead of it (0
 exceed *its own capacity*. Locks, readers, writers and permits differ in weight and capacity only.
 
 Claims are granted when they ask, never behind their back: a release merely says whom to wake. So a grant always has
-somebody listening, and its ttl starts when its holder asked.
+somebody listening, and its ttl starts when its holder asked. (A store that knows that the first of them listens may
+grant to it at once, as Redis does: docs/decisions/0012.)
 """
 
 from __future__ import annotations

@@ -167,6 +167,13 @@ async def test_a_user_with_few_rights_is_told_which_are_missing() -> None:
             await locks._store.watch("w", None, 0.0)
             await again.release()
 
+            server.call("ACL", "SETUSER", "worker", "-pubsub|numsub")
+            lease = await locks.lock("r").acquire()
+            call = spawn(other.lock("r").acquire, 20)
+            await eventually(lambda: server.call("EXISTS", "holdfast:{default:r}:line") == 1)
+            await lease.release()
+            await (await call.join()).release()
+
 
 async def test_a_unix_socket_and_another_database() -> None:
     with needed(lambda: RedisServer("--unixsocket", "redis.sock")) as server:

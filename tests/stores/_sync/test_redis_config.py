@@ -166,6 +166,13 @@ def test_a_user_with_few_rights_is_told_which_are_missing() -> None:
             locks._store.watch("w", None, 0.0)
             again.release()
 
+            server.call("ACL", "SETUSER", "worker", "-pubsub|numsub")
+            lease = locks.lock("r").acquire()
+            call = spawn(other.lock("r").acquire, 20)
+            eventually(lambda: server.call("EXISTS", "holdfast:{default:r}:line") == 1)
+            lease.release()
+            call.join().release()
+
 
 def test_a_unix_socket_and_another_database() -> None:
     with needed(lambda: RedisServer("--unixsocket", "redis.sock")) as server:
