@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -114,6 +117,29 @@ def test_a_silent_network_is_told_in_time_also_while_connecting(place: Place) ->
             with pytest.raises(StoreUnavailable):
                 call()
             assert time.monotonic() - started < IO + SLACK
+
+
+def test_a_name_whose_look_up_hangs_is_told_in_time(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer, look_up = threading.Event(), socket.getaddrinfo
+
+    def slow(host: str, *args: Any, **options: Any) -> Any:
+        if host == "far.away" and options.get("flags") != socket.AI_NUMERICHOST:
+            answer.wait(20)
+            host = "127.0.0.1"
+        return look_up(host, *args, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    try:
+        with connect(f"redis://far.away:{place.server.port}", io_timeout=IO) as locks:
+            started = time.monotonic()
+            with pytest.raises(StoreUnavailable):
+                locks.lock("r").try_acquire()
+            assert time.monotonic() - started < IO + SLACK
+            answer.set()
+            with locks.lock("r", timeout=10):
+                pass
+    finally:
+        answer.set()
 
 
 def test_a_restart_with_its_data_costs_nobody_the_lease(place: Place) -> None:

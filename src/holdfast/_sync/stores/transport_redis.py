@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections import deque
 from collections.abc import Iterable
+from queue import Empty, SimpleQueue
 from select import POLLIN, POLLOUT, poll
 from time import monotonic
 from typing import Any
@@ -155,7 +157,7 @@ class Connection:
         if self.endpoint.path:
             self._connect(socket.AF_UNIX, self.endpoint.path)
         else:
-            places = socket.getaddrinfo(self.endpoint.host, self.endpoint.port, type=socket.SOCK_STREAM)
+            places = _look_up(self.endpoint.host, self.endpoint.port, self._left())
             for left, (family, _, _, _, address) in enumerate(places, 1 - len(places)):
                 try:
                     self._connect(family, address)
@@ -250,6 +252,37 @@ class Connection:
             raise silent(self.endpoint, self.timeout) from error
         if isinstance(error, OSError):
             raise unreachable(self.endpoint, error) from error
+
+
+def _look_up(host: str, port: int, seconds: float) -> list[Any]:
+    """Return where a host is. The system knows no limit for that, so a name is looked up by a thread of its own, which
+    is left behind if it takes too long.
+
+    Raises: OSError.
+    """
+    try:
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    except socket.gaierror:
+        pass
+    found: SimpleQueue[list[Any] | OSError] = SimpleQueue()
+
+    def ask() -> None:
+        try:
+            found.put(list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)))
+        except OSError as error:
+            found.put(error)
+
+    try:
+        threading.Thread(target=ask, name="holdfast-look-up", daemon=True).start()
+    except RuntimeError:  # the interpreter is about to end
+        ask()
+    try:
+        answer = found.get(timeout=seconds)
+    except Empty:
+        raise ConnectionError(f"the name {host!r} was not looked up within {seconds:.3g} s") from None
+    if isinstance(answer, OSError):
+        raise answer
+    return answer
 
 
 class Node:
