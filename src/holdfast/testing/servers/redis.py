@@ -228,7 +228,11 @@ class RedisCluster(_Group):
         for number, (server, bus) in enumerate(zip(self.servers, ports, strict=True)):
             first, last = number * _SLOTS // 3, (number + 1) * _SLOTS // 3 - 1
             server.call("CLUSTER", "ADDSLOTSRANGE", first, last)
-            self.servers[0].call("CLUSTER", "MEET", _HOST, server.port, bus)
+            # Each its own epoch. If they had the same, each would take a higher one some time later, and so win back a
+            # slot that was just moved away.
+            server.call("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
+            if number:
+                self.servers[0].call("CLUSTER", "MEET", _HOST, server.port, bus)
         self.wait_ready()
 
     @property
