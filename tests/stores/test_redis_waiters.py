@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -109,3 +113,44 @@ def test_closing_wakes_and_ends_everything(server: RedisServer) -> None:
     lease.release()
     holder.close()
     assert listeners(server) == 0
+
+
+FORKING = """
+import os, sys, threading, time, holdfast
+locks = holdfast.connect(sys.argv[1])
+threading.Thread(target=lambda: locks.lock("r", ttl=60).acquire(), daemon=True).start()
+sys.stdin.readline()
+child = os.fork()
+if child:
+    print(child, flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_forked_child_does_not_keep_the_place_of_its_dead_parent(server: RedisServer) -> None:
+    """The child has a copy of the subscription: while it is open the server takes the parent for alive."""
+    with holdfast.connect(server.url) as holder:
+        lease = holder.lock("r", ttl=60).acquire()
+        parent = subprocess.Popen(
+            [sys.executable, "-c", FORKING, server.url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert parent.stdin is not None
+        assert parent.stdout is not None
+        while listeners(server) != 1:
+            time.sleep(0.01)
+        print(file=parent.stdin, flush=True)
+        child = int(parent.stdout.readline())
+        try:
+            parent.kill()
+            parent.wait()
+            until = time.monotonic() + 10
+            while listeners(server) and time.monotonic() < until:
+                time.sleep(0.01)
+            assert listeners(server) == 0
+            os.kill(child, 0)  # lives
+            lease.release()
+            assert not holder.inspect("r")[0].holders
+        finally:
+            os.kill(child, signal.SIGKILL)
+            parent.stdin.close()
+            parent.stdout.close()

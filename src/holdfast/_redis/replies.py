@@ -77,10 +77,10 @@ def read_answer(reply: Sequence[Any]) -> Granted | Waiting:
         return Granted(reply[1], reply[2] / US)
     if reply[0] == -1:
         next_token(reply[1] - 1, 0)  # raises
-    _, ahead, retry, owner, token, left, capacity = reply
+    _, ahead, retry, owner, token, left, capacity, newest = reply
     if retry < 0 and not owner:
-        return Waiting(0, inf)
-    return Waiting(ahead, retry / US, Blocker(owner.decode(), token, left / US, capacity))
+        return Waiting(0, inf, None, newest)
+    return Waiting(ahead, retry / US, Blocker(owner.decode(), token, left / US, capacity), newest)
 
 
 def read_state(resource: str, reply: Sequence[Any]) -> ResourceState:

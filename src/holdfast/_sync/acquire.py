@@ -66,7 +66,7 @@ def acquire(
     started = asked = now()  # read before asking: a slow reply must shorten the lease, never extend it
     until = inf if timeout is None else started + timeout
     outage: Outage | None = None
-    queued = False
+    queued = unanswered = late = False
     answer: Answer | None = None
     handed: Granted | None = None
     resource, holder, _, _, ttl, _, _, _, _ = claim  # unpacked: a field of a named tuple costs as much as a call
@@ -74,7 +74,9 @@ def acquire(
         while not site.closing:
             try:
                 if answer is None:
+                    unanswered = True
                     answer = store.claim(claim, timeout != 0)
+                    unanswered = False
                 if isinstance(answer, Granted):
                     token, left = answer
                     deadline = local_deadline(asked, ttl, left)
@@ -99,18 +101,19 @@ def acquire(
                         _emit(site, events.Queued, claim, ahead=answer.ahead)
                     queued = True
                     if detect_deadlocks and (chain := _find_deadlock(site, claim)):
-                        _withdraw(site, claim, True)
+                        _withdraw(site, claim, True, late)
                         raise _deadlock(claim, chain)
                     refresh = store.capabilities.waiting_life / 3
                     handed = store.wait(claim, answer, min(until, asked + min(refresh, answer.retry_after)))
                     if handed is None and now() >= until:
-                        _withdraw(site, claim, now() <= until + site.io_timeout / 2)
+                        _withdraw(site, claim, now() <= until + site.io_timeout / 2, late)
                         raise _busy(claim, answer, now() - started)
-                    # A grant that was handed over is as old as the last question, for all that is known here. If not
-                    # enough is left of it then, the store knows better.
-                    answer = handed if now() < asked + ttl / 2 else None
+                    # A grant that was handed over is as old as the last question, for all that is known here. If little
+                    # is left of it then, or if it cannot be renewed, ask the store, which knows better.
+                    answer = handed if now() < asked + ttl / 2 and not claim.detached else None
                 outage = None
             except StoreUnavailable as error:
+                late = late or unanswered
                 outage = outage or Outage(until if timeout is not None else asked + _OUTAGE * site.io_timeout)
                 runtime.sleep(site.clock, outage.pause(claim, started, now(), error))
                 answer = None
@@ -123,7 +126,7 @@ def acquire(
         raise
     except BaseException as error:
         # Cancelled, interrupted or cut off: the claim's fate is unknown, and the caller must not wait for it.
-        site.keeper.adopt(Orphan(resource, holder, 0.0, now() + ttl))
+        site.keeper.adopt(Orphan(resource, holder, 0.0, now() + ttl, late or unanswered))
         if site.stream.observers:
             _emit(site, events.Abandoned, claim, cause=repr(error))
         raise
@@ -195,15 +198,18 @@ class Outage:
         ) from error
 
 
-def _withdraw(site: Site, claim: Claim, in_time: bool) -> None:
-    """Take a waiting claim back; in the background if the caller has been kept too long already."""
+def _withdraw(site: Site, claim: Claim, in_time: bool, late: bool) -> None:
+    """Take a waiting claim back; in the background if the caller has been kept too long already, or if an earlier copy
+    of the claim may still be on its way.
+    """
     if in_time:
         try:
             site.store.release(claim.resource, claim.holder)
-            return
+            if not late:
+                return
         except StoreError:
             pass
-    site.keeper.adopt(Orphan(claim.resource, claim.holder, 0.0, site.clock.now() + claim.ttl))
+    site.keeper.adopt(Orphan(claim.resource, claim.holder, 0.0, site.clock.now() + claim.ttl, late))
 
 
 def _busy(claim: Claim, answer: Waiting, waited: float) -> AcquireTimeout:

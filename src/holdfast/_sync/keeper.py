@@ -30,6 +30,7 @@ from .store import Store
 
 _EARLY = 0.1  # renewals due this soon join a batch that goes out now
 _IDLE = 2.0  # how long an activity without work stays
+_LATE = 2.0  # seconds after which a claim that went unanswered has come, if it comes at all
 _REAL = SystemClock()  # bounds what close() may take, whatever clock the leases live by
 _MANY = 1000  # fresh holds after which the heap is brought up to date
 
@@ -37,10 +38,11 @@ _MANY = 1000  # fresh holds after which the heap is brought up to date
 class Orphan:
     """A claim that nobody holds any more but the store may still have: to be released when the store answers."""
 
-    __slots__ = ("attempts", "due", "holder", "keep", "queued", "resource", "until")
+    __slots__ = ("attempts", "due", "holder", "keep", "late", "queued", "resource", "until")
 
-    def __init__(self, resource: str, holder: str, keep: float, until: float) -> None:
+    def __init__(self, resource: str, holder: str, keep: float, until: float, late: bool = False) -> None:
         self.resource, self.holder, self.keep, self.until = resource, holder, keep, until
+        self.late = late  # its claim went unanswered, and may still be on its way
         self.attempts = 0
         self.due = -inf
         self.queued = inf
@@ -446,6 +448,12 @@ class Keeper:
         except StoreError:
             orphan.attempts += 1
             self._schedule(orphan, self.clock.now() + backoff(orphan.attempts))
+            return
+        if orphan.late and not self.closed:
+            # A server that was stopped runs what two connections have brought in any order: the claim may come after
+            # its withdrawal. Nobody would ever release it.
+            orphan.late = False
+            self._schedule(orphan, self.clock.now() + _LATE)
 
     def _emit(self, kind: type[events.Event], hold: Hold, **facts: object) -> None:
         self.stream.emit(

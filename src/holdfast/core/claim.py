@@ -60,6 +60,7 @@ class Waiting(NamedTuple):
     ahead: int
     retry_after: float
     blocker: Blocker | None = None
+    newest: int = 0  # no token up to this one can belong to a grant that comes later
 
 
 class Renewed(NamedTuple):

@@ -194,7 +194,7 @@ class Queue:
     def _waiting(self, seq: int, now: float) -> Waiting:
         ahead = self.ahead_of(seq)
         if not ahead:  # its own weight exceeds its own capacity: refused before it gets here, but never a crash
-            return Waiting(0, float("inf"))
+            return Waiting(0, float("inf"), None, self.counter)
         first = next((e for e in ahead if e.token), ahead[0])
         blocker = Blocker(first.claim.owner, first.token, first.expires - now, first.claim.capacity)
-        return Waiting(len(ahead), min(e.expires for e in ahead) - now, blocker)
+        return Waiting(len(ahead), min(e.expires for e in ahead) - now, blocker, self.counter)

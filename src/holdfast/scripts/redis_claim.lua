@@ -1,6 +1,6 @@
 -- Ask for a resource, or ask again.
 -- ARGV: holder, weight, capacity, fair, ttl, the claim, whether to stand in line, the waiting life
--- Returns the token of a new grant, {1, token, left} of an old one, {0, ahead, retry after, owner, token, left, capacity} or {-1, a token that is too large}.
+-- Returns the token of a new grant, {1, token, left} of an old one, {0, ahead, retry after, owner, token, left, capacity, newest} or {-1, a token that is too large}.
 -- include redis_look.lua
 local me, ttl = ARGV[1], tonumber(ARGV[5])
 
@@ -41,7 +41,7 @@ else
   -- Does it fit beside those that hold, and behind those that wait?
   local rank, seq = q.waiting, q.seq + 1
   if mine then
-    rank, seq = redis.call('ZRANK', line, me), mine.seq
+    rank, seq = redis.call('ZRANK', line, me) or 0, mine.seq
   end
   local total = q.weight + (q.holder and MAX or 0) + weight
   local head, first -- of the line: its name, and what it claims
@@ -68,27 +68,38 @@ else
       owner = string.match(redis.call('HGET', key, 'claim'), '\n([^\n]*)')
     elseif q.weight > 0 then
       local next_end = redis.call('ZRANGE', held, 0, 0, 'WITHSCORES')
-      local sharer = parse(redis.call('HGET', claims, next_end[1]))
-      retry, left = tonumber(next_end[2]), tonumber(next_end[2])
-      owner, by, room = sharer.owner, sharer.token, sharer.capacity
+      local sharer = next_end[1] and parse(redis.call('HGET', claims, next_end[1]))
+      if sharer then
+        retry, left = tonumber(next_end[2]), tonumber(next_end[2])
+        owner, by, room = sharer.owner, sharer.token, sharer.capacity
+      else -- a key is gone that was evicted, or deleted by hand: nobody knows who shared. Ask again
+        redis.call('DEL', held)
+        q.weight, counted, retry, owner = 0, true, now, '?'
+      end
     elseif rank > 0 then
       if not head then
         head = redis.call('ZRANGE', line, 0, 0)[1]
-        first = parse(redis.call('HGET', claims, head))
+        first = head and parse(redis.call('HGET', claims, head))
       end
-      owner, room = first.owner, first.capacity
-      left = tonumber(head == soon[1] and soon[2] or redis.call('ZSCORE', lives, head))
+      left = first and tonumber(head == soon[1] and soon[2] or redis.call('ZSCORE', lives, head))
+      if left then
+        owner, room = first.owner, first.capacity
+      else -- likewise
+        redis.call('DEL', line, lives)
+        q.waiting, counted, retry, left, owner, soon = 0, true, now, now, '?', {}
+      end
     else
       retry = now - 1 -- its own weight exceeds its own capacity
     end
     for i = 1, #soon, 2 do
-      if not mine or i == 2 * FEW - 1 or tonumber(redis.call('ZSCORE', line, soon[i])) < seq then
+      if not mine or i == 2 * FEW - 1 or tonumber(redis.call('ZSCORE', line, soon[i]) or 0) < seq then
         retry = math.min(retry, tonumber(soon[i + 1]))
         break
       end
     end
     local holders = (q.holder and 1 or 0) + (q.weight > 0 and redis.call('ZCARD', held) or 0)
-    answer = {0, rank + holders, retry - now, owner, by, left - now, room}
+    -- The clock covers for a counter that was lost with the data.
+    answer = {0, rank + holders, retry - now, owner, by, left - now, room, math.max(q.token, now - 1)}
 
     if ARGV[7] == '1' then
       if not mine then

@@ -76,7 +76,7 @@ local function drop(who, claim)
 end
 
 -- Forget what has expired; tell whether there was any. None of the others ends before `soonest`: it was right once, and
--- since then they were only prolonged, or it was lowered.
+-- whoever lets one end earlier lowers it.
 local function sweep()
   local gone = false
   if q.holder and q.ends <= now then
@@ -102,6 +102,9 @@ local function each_waiting(rank, visit)
   while from <= rank do
     local names = redis.call('ZRANGE', line, from, math.min(from + size - 1, rank))
     if #names == 0 then
+      if from == 0 then
+        q.waiting, counted = 0, true -- the line is gone: a key was evicted, or deleted by hand
+      end
       return
     end
     for i, record in ipairs(redis.call('HMGET', claims, unpack(names))) do

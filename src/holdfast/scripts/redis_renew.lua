@@ -15,6 +15,10 @@ else
     return 0
   end
   redis.call('ZADD', key .. ':held', ends, me)
+  local counts, soonest = string.match(f[4] or '', '^(.*) (%d+)$')
+  if counts and ends < tonumber(soonest) then -- the clock was set back
+    redis.call('HSET', key, 'busy', string.format('%s %d', counts, ends))
+  end
 end
 if ends + 86400000000 > tonumber(f[5]) then -- as in save() of redis_queue.lua
   local life = ends + 90000000000

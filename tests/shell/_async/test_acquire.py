@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.core.claim import Answer, Claim
 from holdfast.errors import AcquireTimeout, StoreError, StoreUnavailable
 from tests.shell._async.kit import Tap, connect, is_free
 from tests.shell._async.runtime import Gate, eventually, spawn
@@ -149,3 +150,23 @@ async def test_a_release_wakes_the_next_without_the_clock(name: str, clock: Manu
         assert order == [0, 1, 2, 3]
         assert clock.now() == 1000
         assert await is_free(locks, "r")
+
+
+async def test_a_claim_that_comes_after_its_withdrawal_is_released_all_the_same(name: str, clock: ManualClock) -> None:
+    """A stopped server goes on, and runs what two connections have brought: first the withdrawal, then the claim."""
+    async with connect(name, clock) as locks, connect(name, clock) as other:
+        tap = Tap(locks)
+        sent: list[Claim] = []
+
+        async def lose(claim: Claim, queue: bool = True) -> Answer:
+            sent.append(claim)
+            raise StoreUnavailable("cut off")
+
+        locks._store.claim = lose  # type: ignore[method-assign]
+        with pytest.raises(StoreUnavailable):
+            await locks.lock("r", ttl=60).acquire(0)
+        await tap.count("releases", 1)
+        assert await other._store.claim(sent[0])
+        assert not await is_free(other, "r")
+        await eventually(lambda: len(tap.released) > 1, lambda: clock.advance(0.5))
+        assert await is_free(other, "r")

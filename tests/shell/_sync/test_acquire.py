@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.core.claim import Answer, Claim
 from holdfast.errors import AcquireTimeout, StoreError, StoreUnavailable
 from tests.shell._sync.kit import Tap, connect, is_free
 from tests.shell._sync.runtime import Gate, eventually, spawn
@@ -150,3 +151,23 @@ def test_a_release_wakes_the_next_without_the_clock(name: str, clock: ManualCloc
         assert order == [0, 1, 2, 3]
         assert clock.now() == 1000
         assert is_free(locks, "r")
+
+
+def test_a_claim_that_comes_after_its_withdrawal_is_released_all_the_same(name: str, clock: ManualClock) -> None:
+    """A stopped server goes on, and runs what two connections have brought: first the withdrawal, then the claim."""
+    with connect(name, clock) as locks, connect(name, clock) as other:
+        tap = Tap(locks)
+        sent: list[Claim] = []
+
+        def lose(claim: Claim, queue: bool = True) -> Answer:
+            sent.append(claim)
+            raise StoreUnavailable("cut off")
+
+        locks._store.claim = lose  # type: ignore[method-assign]
+        with pytest.raises(StoreUnavailable):
+            locks.lock("r", ttl=60).acquire(0)
+        tap.count("releases", 1)
+        assert other._store.claim(sent[0])
+        assert not is_free(other, "r")
+        eventually(lambda: len(tap.released) > 1, lambda: clock.advance(0.5))
+        assert is_free(other, "r")

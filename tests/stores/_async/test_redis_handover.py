@@ -10,8 +10,11 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast._async.client import Client, connect
+from holdfast._async.store import Store
 from holdfast._async.stores import redis as module
+from holdfast._clock import SystemClock
 from holdfast._redis.scripts import load
+from holdfast.core.claim import MAX, Claim, Granted, Waiting
 from holdfast.errors import AcquireTimeout
 from holdfast.testing._async.runtime import Call, eventually, pause, spawn
 from tests.stores.driven_redis import mutant
@@ -88,6 +91,50 @@ async def test_whoever_has_waited_long_for_a_short_lease_asks_how_much_is_left(p
         await heir.release()
 
 
+async def test_a_lease_that_cannot_be_renewed_gets_its_whole_ttl(place: Place) -> None:
+    """Counted from the last question it would be shorter, and nothing would ever prolong it."""
+    async with connect(place.url, io_timeout=10) as holder, connect(place.url, io_timeout=10) as locks:
+        lease = await holder.lock("r", ttl=60).acquire()
+        call = await in_line(place, locks, ttl=60, renew=False)
+        before = questions(place)
+        await lease.release()
+        heir = await call.join()
+        assert questions(place) - before >= 2
+        await heir.release()
+
+
+async def test_an_old_notice_is_not_taken_for_a_grant(place: Place) -> None:
+    """It is read late, after a pause or from a slow network: what it tells of has ended, and another holds."""
+    async with connect(place.url, io_timeout=10) as locks, connect(place.url, io_timeout=10) as others:
+        store, rival, now = locks._store, others._store, SystemClock().now
+        assert isinstance(store, module.RedisStore)
+        mine = Claim("r", "mine", ttl=0.5)
+        await rival.claim(Claim("r", "first", ttl=60.0))
+        await store.wait(mine, await _waiting(store, mine), now())  # subscribes
+        await _waiting(store, mine)
+        await rival.release("r", "first")
+        assert place.holder("r") == b"mine", "it was given the resource, and does not look"
+        token = int(place.server.call("HGET", QUEUE, "token"))
+        await pause(0.6)
+        assert isinstance(await rival.claim(Claim("r", "second", ttl=60.0)), Granted)
+        waiting = await _waiting(store, mine)
+        place.server.call("PUBLISH", store._channel, f"mine {token}")
+        assert await store.wait(mine, waiting, now() + 5) is None
+        # Control: it is the number that tells them apart.
+        waiting = await _waiting(store, mine)
+        later = waiting.newest + 1
+        place.server.call("PUBLISH", store._channel, f"mine {later}")
+        while (handed := await store.wait(mine, waiting, now() + 5)) is None:
+            await store.claim(mine)
+        assert handed == Granted(later, 0.5)
+
+
+async def _waiting(store: Store, claim: Claim) -> Waiting:
+    answer = await store.claim(claim)
+    assert isinstance(answer, Waiting)
+    return answer
+
+
 async def test_min_hold_counts_from_when_it_was_given(place: Place) -> None:
     async with connect(place.url, io_timeout=10) as holder, connect(place.url, io_timeout=10) as locks:
         lease = await holder.lock("r", ttl=60).acquire()
@@ -136,3 +183,22 @@ async def test_a_dead_waiter_is_given_nothing(place: Place, monkeypatch: pytest.
         else:
             assert place.holder("r") is None
             await (await locks.lock("r", ttl=60).acquire(8)).release()
+
+
+@pytest.mark.parametrize("gone", [":held", ":claims", ":line", ":lives"])
+async def test_a_key_that_is_gone_makes_the_resource_no_worse_than_free(place: Place, gone: str) -> None:
+    """An evicting server is warned about, not refused; it must not leave a resource that nobody can ever have."""
+    async with connect(place.url, io_timeout=10) as locks, connect(place.url, io_timeout=10) as others:
+        await locks._store.claim(Claim("r", "reader", 1, MAX, 60.0))
+        await locks._store.claim(Claim("r", "writer"))
+        await locks._store.claim(Claim("r", "another reader", 1, MAX, 60.0))
+        place.server.call("DEL", QUEUE + gone)
+        for lock in (others.lock("r"), others.rwlock("r").read()) * 3:
+            if (lease := await lock.try_acquire()) is not None:
+                await lease.release()
+        for holder in ("reader", "writer", "another reader"):
+            await locks._store.release("r", holder)
+        async with others.lock("r", timeout=10):
+            pass
+        async with others.lock("r", timeout=0):
+            pass

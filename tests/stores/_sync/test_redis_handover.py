@@ -10,9 +10,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from holdfast._clock import SystemClock
 from holdfast._redis.scripts import load
 from holdfast._sync.client import Client, connect
+from holdfast._sync.store import Store
 from holdfast._sync.stores import redis as module
+from holdfast.core.claim import MAX, Claim, Granted, Waiting
 from holdfast.errors import AcquireTimeout
 from holdfast.testing._sync.runtime import Call, eventually, pause, spawn
 from tests.stores.driven_redis import mutant
@@ -89,6 +92,50 @@ def test_whoever_has_waited_long_for_a_short_lease_asks_how_much_is_left(place: 
         heir.release()
 
 
+def test_a_lease_that_cannot_be_renewed_gets_its_whole_ttl(place: Place) -> None:
+    """Counted from the last question it would be shorter, and nothing would ever prolong it."""
+    with connect(place.url, io_timeout=10) as holder, connect(place.url, io_timeout=10) as locks:
+        lease = holder.lock("r", ttl=60).acquire()
+        call = in_line(place, locks, ttl=60, renew=False)
+        before = questions(place)
+        lease.release()
+        heir = call.join()
+        assert questions(place) - before >= 2
+        heir.release()
+
+
+def test_an_old_notice_is_not_taken_for_a_grant(place: Place) -> None:
+    """It is read late, after a pause or from a slow network: what it tells of has ended, and another holds."""
+    with connect(place.url, io_timeout=10) as locks, connect(place.url, io_timeout=10) as others:
+        store, rival, now = locks._store, others._store, SystemClock().now
+        assert isinstance(store, module.RedisStore)
+        mine = Claim("r", "mine", ttl=0.5)
+        rival.claim(Claim("r", "first", ttl=60.0))
+        store.wait(mine, _waiting(store, mine), now())  # subscribes
+        _waiting(store, mine)
+        rival.release("r", "first")
+        assert place.holder("r") == b"mine", "it was given the resource, and does not look"
+        token = int(place.server.call("HGET", QUEUE, "token"))
+        pause(0.6)
+        assert isinstance(rival.claim(Claim("r", "second", ttl=60.0)), Granted)
+        waiting = _waiting(store, mine)
+        place.server.call("PUBLISH", store._channel, f"mine {token}")
+        assert store.wait(mine, waiting, now() + 5) is None
+        # Control: it is the number that tells them apart.
+        waiting = _waiting(store, mine)
+        later = waiting.newest + 1
+        place.server.call("PUBLISH", store._channel, f"mine {later}")
+        while (handed := store.wait(mine, waiting, now() + 5)) is None:
+            store.claim(mine)
+        assert handed == Granted(later, 0.5)
+
+
+def _waiting(store: Store, claim: Claim) -> Waiting:
+    answer = store.claim(claim)
+    assert isinstance(answer, Waiting)
+    return answer
+
+
 def test_min_hold_counts_from_when_it_was_given(place: Place) -> None:
     with connect(place.url, io_timeout=10) as holder, connect(place.url, io_timeout=10) as locks:
         lease = holder.lock("r", ttl=60).acquire()
@@ -137,3 +184,22 @@ def test_a_dead_waiter_is_given_nothing(place: Place, monkeypatch: pytest.Monkey
         else:
             assert place.holder("r") is None
             locks.lock("r", ttl=60).acquire(8).release()
+
+
+@pytest.mark.parametrize("gone", [":held", ":claims", ":line", ":lives"])
+def test_a_key_that_is_gone_makes_the_resource_no_worse_than_free(place: Place, gone: str) -> None:
+    """An evicting server is warned about, not refused; it must not leave a resource that nobody can ever have."""
+    with connect(place.url, io_timeout=10) as locks, connect(place.url, io_timeout=10) as others:
+        locks._store.claim(Claim("r", "reader", 1, MAX, 60.0))
+        locks._store.claim(Claim("r", "writer"))
+        locks._store.claim(Claim("r", "another reader", 1, MAX, 60.0))
+        place.server.call("DEL", QUEUE + gone)
+        for lock in (others.lock("r"), others.rwlock("r").read()) * 3:
+            if (lease := lock.try_acquire()) is not None:
+                lease.release()
+        for holder in ("reader", "writer", "another reader"):
+            locks._store.release("r", holder)
+        with others.lock("r", timeout=10):
+            pass
+        with others.lock("r", timeout=0):
+            pass

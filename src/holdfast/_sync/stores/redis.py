@@ -86,9 +86,13 @@ class RedisStore:
     def wait(self, claim: Claim, waiting: Waiting, until: float) -> Granted | None:
         """See Store. A release gives the resource to the next in line, and the notice brings its token."""
         holder = claim.holder
-        if self._listens(holder) and self._bells.wait(holder, until) and (said := self._bells.said(holder)):
-            self._bells.forget(holder)
-            return Granted(int(said), claim.ttl)
+        if self._listens(holder) and self._bells.wait(holder, until):
+            token = int(self._bells.said(holder) or 0)
+            # A notice may be read very late: after a pause, or when the network was slow. If it is older than the
+            # answer, that grant has ended, or the answer would have told of it.
+            if token > waiting.newest:
+                self._bells.forget(holder)
+                return Granted(token, claim.ttl)
         return None
 
     def renew(self, claims: Sequence[Claim]) -> list[Renewal]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from collections import deque
@@ -10,6 +11,7 @@ from queue import Empty, SimpleQueue
 from select import POLLIN, POLLOUT, poll
 from time import monotonic
 from typing import Any
+from weakref import WeakSet
 
 from ..._redis.wire import (
     Access,
@@ -43,7 +45,8 @@ class Connection:
     """
 
     __slots__ = (
-        *("_greets", "_plain", "_poll", "_reader", "_socket", "access", "endpoint", "owed", "timeout", "until"),
+        *("__weakref__", "_greets", "_plain", "_poll", "_reader", "_socket"),
+        *("access", "endpoint", "owed", "timeout", "until"),
     )
 
     def __init__(self, endpoint: Endpoint, access: Access, timeout: float) -> None:
@@ -187,6 +190,7 @@ class Connection:
             sock.setblocking(False)
         self._poll = poll()
         self._poll.register(sock.fileno(), POLLIN)
+        _opened.add(self)
 
     def _write(self, data: bytes) -> None:
         sock = self._socket
@@ -223,14 +227,15 @@ class Connection:
         Raises: TimeoutError if nothing has come by the deadline.
         """
         sock = self._socket
+        left = max(0.0, self.until - monotonic())  # nothing, after a pause: but what has come meanwhile is taken
         if not self._plain:
-            sock.settimeout(self._left())
+            sock.settimeout(left or 0.001)
             return sock.recv(_CHUNK) or self._ended()
-        while self._poll.poll(self._left() * 1000):  # which rounds up
+        while self._poll.poll(left * 1000):  # which rounds up
             try:
                 return sock.recv(_CHUNK) or self._ended()
             except BlockingIOError:  # the kernel may be wrong about that
-                continue
+                left = self._left()
         raise TimeoutError
 
     def _left(self) -> float:
@@ -252,6 +257,21 @@ class Connection:
             raise silent(self.endpoint, self.timeout) from error
         if isinstance(error, OSError):
             raise unreachable(self.endpoint, error) from error
+
+
+_opened: WeakSet[Connection] = WeakSet()
+
+
+def _close_inherited() -> None:
+    """Close a forked child's copies. While one is open the server takes the parent for alive, even after it has died,
+    and would hand a resource over to it.
+    """
+    for connection in list(_opened):
+        connection.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_inherited)
 
 
 def _look_up(host: str, port: int, seconds: float) -> list[Any]:

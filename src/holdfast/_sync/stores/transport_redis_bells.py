@@ -107,8 +107,8 @@ class Subscriber:
     def interrupt(self) -> None:
         """Make every wait return, and be subscribed no more. Safe in any thread."""
         self.number = 0
-        if self._connection is not None:
-            self._connection.abort()
+        if (connection := self._connection) is not None:  # read once: a reader may drop it meanwhile
+            connection.abort()
         self._ring_all()
 
     def close(self) -> None:
