@@ -6,7 +6,6 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,25 +14,12 @@ from holdfast._sync.client import Client, connect
 from holdfast.core.claim import Claim, Granted, Renewed
 from holdfast.errors import LeaseLost, StaleToken, StoreUnavailable
 from holdfast.testing._sync.runtime import eventually, pause, spawn
-from tests.stores.redis_kit import Place, bad_network
+from tests.stores.redis_kit import Place
 
 pytestmark = [pytest.mark.server, pytest.mark.filterwarnings("ignore:the lease on:ResourceWarning")]
 
 IO = 0.3
 SLACK = 3.0  # a busy machine; far below what an unbounded call takes
-
-
-@pytest.fixture(scope="module")
-def module_place() -> Iterator[Place]:
-    with bad_network() as place:
-        yield place
-
-
-@pytest.fixture
-def place(module_place: Place) -> Iterator[Place]:
-    module_place.server.call("FLUSHALL")
-    yield module_place
-    module_place.proxy.heal()
 
 
 def client(place: Place, io_timeout: float = IO, **options: object) -> Client:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -19,25 +18,12 @@ from holdfast.core.claim import MAX, Claim, Granted, Waiting
 from holdfast.errors import AcquireTimeout
 from holdfast.testing._sync.runtime import Call, eventually, pause, spawn
 from tests.stores.driven_redis import mutant
-from tests.stores.redis_kit import Place, bad_network
+from tests.stores.redis_kit import Place
 
 pytestmark = [pytest.mark.server, pytest.mark.filterwarnings("ignore:the lease on:ResourceWarning")]
 
 QUEUE = "holdfast:{default:r}"
 WAITER = "import sys, holdfast; holdfast.connect(sys.argv[1]).lock('r', ttl=60).acquire()"
-
-
-@pytest.fixture(scope="module")
-def module_place() -> Iterator[Place]:
-    with bad_network() as place:
-        yield place
-
-
-@pytest.fixture
-def place(module_place: Place) -> Iterator[Place]:
-    module_place.server.call("FLUSHALL")
-    yield module_place
-    module_place.proxy.heal()
 
 
 def questions(place: Place) -> int:
