@@ -10,10 +10,10 @@ from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from holdfast._sync.stores.redis import RedisStore
-from holdfast.core.claim import MAX, Claim, Granted, Renewed, Waiting
+from holdfast.core.claim import LOST, MAX, Claim, Granted, Renewed, Waiting
 from holdfast.core.promises import Capabilities
 from holdfast.core.queue import TOKEN_LIMIT, Queue, Step, next_token
-from holdfast.errors import StoreError
+from holdfast.errors import StoreError, StoreUnavailable
 from holdfast.testing.servers.redis import RedisServer
 from tests.core.naive import WAITING_LIFE, Ask, Evict, Leave, Operation, Pass, Release, Renew, casts, operations
 from tests.servers import needed
@@ -259,6 +259,31 @@ def test_a_reader_that_renews_after_the_clock_was_set_back_is_not_forgotten(redi
         assert isinstance(store.claim(Claim("r", "writer"), False), Granted)
     finally:
         redis.advance(3600 - 61)
+        store.close()
+
+
+@pytest.mark.parametrize("gone", [":held", ":claims", ":line", ":lives"])
+def test_nothing_is_decided_while_a_key_is_missing_and_somebody_may_live(redis: DrivenRedis, gone: str) -> None:
+    """It is on its way to another server of the cluster, or evicted: that heals when all must have ended."""
+    store = redis.store("gone" + gone.strip(":"))
+    key = f"holdfast:{{gone{gone.strip(':')}:r}}"
+    reader, writer = Claim("r", "reader", 1, MAX, 60.0), Claim("r", "writer")
+    assert isinstance(store.claim(reader), Granted)
+    assert isinstance(store.claim(writer), Waiting)
+    redis.call("DEL", key + gone)
+    for claim in (writer, Claim("r", "another"), Claim("r", "second reader", 1, MAX)):
+        for queue in (True, False):
+            with pytest.raises(StoreUnavailable, match="missing"):
+                store.claim(claim, queue)
+    assert store.renew([reader]) != [LOST]
+    store.inspect()
+    redis.advance(2 * 3600)
+    try:
+        assert isinstance(store.claim(writer), Granted)
+        assert store.release("r", "writer")
+        assert redis.call("HGET", key, "busy") == b""
+    finally:
+        redis.advance(-2 * 3600)
         store.close()
 
 

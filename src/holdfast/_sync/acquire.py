@@ -67,6 +67,7 @@ def acquire(
     until = inf if timeout is None else started + timeout
     outage: Outage | None = None
     queued = unanswered = late = False
+    unreleased: StoreUnavailable | None = None
     answer: Answer | None = None
     handed: Granted | None = None
     resource, holder, _, _, ttl, _, _, _, _ = claim  # unpacked: a field of a named tuple costs as much as a call
@@ -88,7 +89,11 @@ def acquire(
                             _emit(site, events.Acquired, claim, token=token, waited=now() - started, ttl=ttl)
                         return token, asked if answer is not handed else now(), deadline
                     # The grant has run out on its way here, and a body must not start without a lease.
-                    store.release(resource, holder)
+                    try:
+                        store.release(resource, holder)
+                    except StoreUnavailable as error:
+                        unreleased = error
+                        break  # it may arrive late, and would end what is granted next under the same name
                     if now() >= until and not site.closing:
                         raise _too_slow(claim, now() - asked)
                     answer = None
@@ -119,6 +124,8 @@ def acquire(
                 answer = None
             if answer is None:
                 asked = now()
+        if unreleased is not None:
+            raise _too_slow(claim, now() - asked) from unreleased
         raise LockError(f"the client was closed while {resource!r} was waited for", resource=resource)
     except AcquireTimeout as error:
         if site.stream.observers:

@@ -41,7 +41,7 @@ else
   -- Does it fit beside those that hold, and behind those that wait?
   local rank, seq = q.waiting, q.seq + 1
   if mine then
-    rank, seq = redis.call('ZRANK', line, me) or 0, mine.seq
+    rank, seq = redis.call('ZRANK', line, me), mine.seq
   end
   local total = q.weight + (q.holder and MAX or 0) + weight
   local head, first -- of the line: its name, and what it claims
@@ -68,31 +68,21 @@ else
       owner = string.match(redis.call('HGET', key, 'claim'), '\n([^\n]*)')
     elseif q.weight > 0 then
       local next_end = redis.call('ZRANGE', held, 0, 0, 'WITHSCORES')
-      local sharer = next_end[1] and parse(redis.call('HGET', claims, next_end[1]))
-      if sharer then
-        retry, left = tonumber(next_end[2]), tonumber(next_end[2])
-        owner, by, room = sharer.owner, sharer.token, sharer.capacity
-      else -- a key is gone that was evicted, or deleted by hand: nobody knows who shared. Ask again
-        redis.call('DEL', held)
-        q.weight, counted, retry, owner = 0, true, now, '?'
-      end
+      local sharer = parse(redis.call('HGET', claims, next_end[1]))
+      retry, left = tonumber(next_end[2]), tonumber(next_end[2])
+      owner, by, room = sharer.owner, sharer.token, sharer.capacity
     elseif rank > 0 then
       if not head then
         head = redis.call('ZRANGE', line, 0, 0)[1]
-        first = head and parse(redis.call('HGET', claims, head))
+        first = parse(redis.call('HGET', claims, head))
       end
-      left = first and tonumber(head == soon[1] and soon[2] or redis.call('ZSCORE', lives, head))
-      if left then
-        owner, room = first.owner, first.capacity
-      else -- likewise
-        redis.call('DEL', line, lives)
-        q.waiting, counted, retry, left, owner, soon = 0, true, now, now, '?', {}
-      end
+      owner, room = first.owner, first.capacity
+      left = tonumber(head == soon[1] and soon[2] or redis.call('ZSCORE', lives, head))
     else
       retry = now - 1 -- its own weight exceeds its own capacity
     end
     for i = 1, #soon, 2 do
-      if not mine or i == 2 * FEW - 1 or tonumber(redis.call('ZSCORE', line, soon[i]) or 0) < seq then
+      if not mine or i == 2 * FEW - 1 or tonumber(redis.call('ZSCORE', line, soon[i])) < seq then
         retry = math.min(retry, tonumber(soon[i + 1]))
         break
       end

@@ -24,7 +24,7 @@ if (f[4] or '') ~= '' then
   for i = 1, #records, 2 do
     local token, seq, kept, claim = string.match(records[i + 1], '^(%d+) (%d+) (%d) (.*)$')
     local ends = redis.call('ZSCORE', key .. (token == '0' and ':lives' or ':held'), records[i])
-    if tonumber(ends) > now then
+    if ends and tonumber(ends) > now then -- it has none while the slot is on the move
       state[#state + 1] =
         {records[i], tonumber(token), tonumber(ends) - now, tonumber(kept), tonumber(seq), claim}
     end

@@ -29,6 +29,28 @@ local q = {
   weight = tonumber(shares) or 0, slack = tonumber(slack) or 0, unfair = unfair == '1',
   soonest = tonumber(soonest) or LIMIT,
 }
+
+-- A key that should be there and is not: the slot is being moved to another server, key by key, and whoever shares the
+-- resource still lives; or it was evicted, or deleted by hand. Nothing is decided before all of them must have ended.
+if q.waiting + q.weight > 0 then
+  local names = {claims}
+  if q.weight > 0 then
+    names[2] = held
+  end
+  if q.waiting > 0 then
+    names[#names + 1] = line
+    names[#names + 1] = lives
+  end
+  local found = redis.pcall('EXISTS', unpack(names)) -- on a slot that moves it may be refused
+  if type(found) ~= 'number' or found < #names then
+    if now < q.life - DAY then
+      return redis.error_reply('TRYAGAIN keys of this resource are missing: its slot is on the move, or they were evicted')
+    end
+    redis.call('DEL', claims, held, line, lives)
+    q.waiting, q.weight, q.soonest = 0, 0, 0
+  end
+end
+
 local changed = false -- who holds is no longer who held
 local counted = false -- busy is no longer what it was
 local fields = {} -- of the hash, to be written; the token and busy aside
@@ -67,8 +89,8 @@ end
 local function drop(who, claim)
   counted = true
   redis.call('HDEL', claims, who)
+  redis.call('ZREM', lives, who)
   if redis.call('ZREM', line, who) == 1 then
-    redis.call('ZREM', lives, who)
     q.waiting = q.waiting - 1
   elseif redis.call('ZREM', held, who) == 1 and claim then
     q.weight, changed = q.weight - claim.weight, true
@@ -102,9 +124,6 @@ local function each_waiting(rank, visit)
   while from <= rank do
     local names = redis.call('ZRANGE', line, from, math.min(from + size - 1, rank))
     if #names == 0 then
-      if from == 0 then
-        q.waiting, counted = 0, true -- the line is gone: a key was evicted, or deleted by hand
-      end
       return
     end
     for i, record in ipairs(redis.call('HMGET', claims, unpack(names))) do

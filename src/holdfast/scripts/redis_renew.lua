@@ -11,6 +11,10 @@ if f[2] then
 else
   local record = redis.call('HGET', key .. ':claims', me)
   local held_until = tonumber(redis.call('ZSCORE', key .. ':held', me) or 0)
+  local weight = tonumber(string.match(f[4] or '', '^%d %d %d+ %d+ (%d+)') or 0)
+  if weight > 0 and redis.pcall('EXISTS', key .. ':claims', key .. ':held') ~= 2 then -- see redis_queue.lua
+    return redis.error_reply('TRYAGAIN keys of this resource are missing: its slot is on the move, or they were evicted')
+  end
   if not record or held_until <= now or string.match(record, '^%d+ %d+ 1') then
     return 0
   end

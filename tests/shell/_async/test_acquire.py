@@ -170,3 +170,22 @@ async def test_a_claim_that_comes_after_its_withdrawal_is_released_all_the_same(
         assert not await is_free(other, "r")
         await eventually(lambda: len(tap.released) > 1, lambda: clock.advance(0.5))
         assert await is_free(other, "r")
+
+
+async def test_a_name_whose_release_went_unanswered_is_not_used_again(name: str, clock: ManualClock) -> None:
+    """The grant ran out on its way. Its release may arrive late, and would end what the name was granted next."""
+    async with connect(name, clock) as locks:
+        tap = Tap(locks)
+        ask = tap.claim
+
+        async def slow(claim: Claim, queue: bool = True) -> Answer:
+            answer = await ask(claim, queue)
+            clock.advance(2.0)
+            return answer
+
+        locks._store.claim = slow  # type: ignore[method-assign]
+        tap.cut_off("release")
+        with pytest.raises(StoreUnavailable, match="longer than the ttl"):
+            await locks.lock("r", ttl=1.0).acquire(60)
+        assert len(tap.claims) == 1
+        tap.fail.clear()

@@ -171,3 +171,22 @@ def test_a_claim_that_comes_after_its_withdrawal_is_released_all_the_same(name: 
         assert not is_free(other, "r")
         eventually(lambda: len(tap.released) > 1, lambda: clock.advance(0.5))
         assert is_free(other, "r")
+
+
+def test_a_name_whose_release_went_unanswered_is_not_used_again(name: str, clock: ManualClock) -> None:
+    """The grant ran out on its way. Its release may arrive late, and would end what the name was granted next."""
+    with connect(name, clock) as locks:
+        tap = Tap(locks)
+        ask = tap.claim
+
+        def slow(claim: Claim, queue: bool = True) -> Answer:
+            answer = ask(claim, queue)
+            clock.advance(2.0)
+            return answer
+
+        locks._store.claim = slow  # type: ignore[method-assign]
+        tap.cut_off("release")
+        with pytest.raises(StoreUnavailable, match="longer than the ttl"):
+            locks.lock("r", ttl=1.0).acquire(60)
+        assert len(tap.claims) == 1
+        tap.fail.clear()

@@ -13,7 +13,7 @@ from holdfast._async.store import Store
 from holdfast._async.stores import redis as module
 from holdfast._clock import SystemClock
 from holdfast._redis.scripts import load
-from holdfast.core.claim import MAX, Claim, Granted, Waiting
+from holdfast.core.claim import Claim, Granted, Waiting
 from holdfast.errors import AcquireTimeout
 from holdfast.testing._async.runtime import Call, eventually, pause, spawn
 from tests.stores.driven_redis import mutant
@@ -169,22 +169,3 @@ async def test_a_dead_waiter_is_given_nothing(place: Place, monkeypatch: pytest.
         else:
             assert place.holder("r") is None
             await (await locks.lock("r", ttl=60).acquire(8)).release()
-
-
-@pytest.mark.parametrize("gone", [":held", ":claims", ":line", ":lives"])
-async def test_a_key_that_is_gone_makes_the_resource_no_worse_than_free(place: Place, gone: str) -> None:
-    """An evicting server is warned about, not refused; it must not leave a resource that nobody can ever have."""
-    async with connect(place.url, io_timeout=10) as locks, connect(place.url, io_timeout=10) as others:
-        await locks._store.claim(Claim("r", "reader", 1, MAX, 60.0))
-        await locks._store.claim(Claim("r", "writer"))
-        await locks._store.claim(Claim("r", "another reader", 1, MAX, 60.0))
-        place.server.call("DEL", QUEUE + gone)
-        for lock in (others.lock("r"), others.rwlock("r").read()) * 3:
-            if (lease := await lock.try_acquire()) is not None:
-                await lease.release()
-        for holder in ("reader", "writer", "another reader"):
-            await locks._store.release("r", holder)
-        async with others.lock("r", timeout=10):
-            pass
-        async with others.lock("r", timeout=0):
-            pass

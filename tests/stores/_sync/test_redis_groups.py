@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 from holdfast._sync.client import connect
 from holdfast._sync.stores.redis_servers import slot_of
 from holdfast.core.fence import Fence
-from holdfast.errors import LeaseLost, StaleToken
+from holdfast.errors import LeaseLost, StaleToken, StoreUnavailable
 from holdfast.testing._sync.runtime import eventually, spawn
 from holdfast.testing.faults.proxy import Proxy
 from holdfast.testing.servers.redis import RedisCluster, RedisServer, SentinelGroup
@@ -88,6 +90,35 @@ def test_a_slot_that_moves_is_followed() -> None:
             eventually(lambda: target.call("EXISTS", "holdfast:{default:r}:line") == 1)
             lease.release()
             call.join().release()
+
+
+def test_nothing_is_granted_while_the_keys_of_those_who_share_are_on_the_move() -> None:
+    """A slot moves key by key: the hash is at the new server already, and those who share are not."""
+    with needed(RedisCluster) as cluster:
+        slot = slot_of("holdfast:{default:r}")
+        ids = {server: server.call("CLUSTER", "MYID").decode() for server in cluster.servers}
+        owner = next(server for server in cluster.servers if _has(server, slot, ids[server]))
+        target = next(server for server in cluster.servers if server is not owner)
+        with connect(cluster.url) as locks, connect(cluster.url) as rival:
+            reader = locks.rwlock("r", ttl=60).read().acquire()
+            target.call("CLUSTER", "SETSLOT", slot, "IMPORTING", ids[owner])
+            owner.call("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[target])
+            keys = sorted(owner.call("CLUSTER", "GETKEYSINSLOT", slot, 100))
+            assert len(keys) == 3
+            for key in keys:
+                for _ in range(3):
+                    with contextlib.suppress(StoreUnavailable):
+                        assert rival.lock("r").try_acquire() is None
+                    with contextlib.suppress(StoreUnavailable):
+                        reader.renew()
+                assert owner.call("MIGRATE", "127.0.0.1", target.port, key, 0, 5000) == b"OK"
+            for server in (target, owner, *cluster.servers):
+                server.call("CLUSTER", "SETSLOT", slot, "NODE", ids[target])
+            reader.renew()
+            assert rival.lock("r").try_acquire() is None
+            reader.release()
+            with rival.lock("r", timeout=20):
+                pass
 
 
 def _has(server: RedisServer, slot: int, own: str) -> bool:

@@ -14,7 +14,7 @@ from holdfast._redis.scripts import load
 from holdfast._sync.client import Client, connect
 from holdfast._sync.store import Store
 from holdfast._sync.stores import redis as module
-from holdfast.core.claim import MAX, Claim, Granted, Waiting
+from holdfast.core.claim import Claim, Granted, Waiting
 from holdfast.errors import AcquireTimeout
 from holdfast.testing._sync.runtime import Call, eventually, pause, spawn
 from tests.stores.driven_redis import mutant
@@ -170,22 +170,3 @@ def test_a_dead_waiter_is_given_nothing(place: Place, monkeypatch: pytest.Monkey
         else:
             assert place.holder("r") is None
             locks.lock("r", ttl=60).acquire(8).release()
-
-
-@pytest.mark.parametrize("gone", [":held", ":claims", ":line", ":lives"])
-def test_a_key_that_is_gone_makes_the_resource_no_worse_than_free(place: Place, gone: str) -> None:
-    """An evicting server is warned about, not refused; it must not leave a resource that nobody can ever have."""
-    with connect(place.url, io_timeout=10) as locks, connect(place.url, io_timeout=10) as others:
-        locks._store.claim(Claim("r", "reader", 1, MAX, 60.0))
-        locks._store.claim(Claim("r", "writer"))
-        locks._store.claim(Claim("r", "another reader", 1, MAX, 60.0))
-        place.server.call("DEL", QUEUE + gone)
-        for lock in (others.lock("r"), others.rwlock("r").read()) * 3:
-            if (lease := lock.try_acquire()) is not None:
-                lease.release()
-        for holder in ("reader", "writer", "another reader"):
-            locks._store.release("r", holder)
-        with others.lock("r", timeout=10):
-            pass
-        with others.lock("r", timeout=0):
-            pass

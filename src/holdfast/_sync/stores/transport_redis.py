@@ -176,6 +176,7 @@ class Connection:
 
     def _connect(self, family: int, address: Any) -> None:
         sock = self._socket = socket.socket(family, socket.SOCK_STREAM)
+        _opened.add(self)  # now: a fork may come while it connects
         sock.settimeout(self._left())
         sock.connect(address)
         if family != socket.AF_UNIX:
@@ -190,7 +191,6 @@ class Connection:
             sock.setblocking(False)
         self._poll = poll()
         self._poll.register(sock.fileno(), POLLIN)
-        _opened.add(self)
 
     def _write(self, data: bytes) -> None:
         sock = self._socket
