@@ -66,24 +66,51 @@ def test_sentinels_fail_over_and_everybody_goes_on() -> None:
             after.release()
 
 
+class Move:
+    """A slot that is moved from the server that has it to another one; its keys are for the test to move."""
+
+    def __init__(self, cluster: RedisCluster, slot: int) -> None:
+        self._servers, self._slot = cluster.servers, slot
+        self._ids = {server: server.call("CLUSTER", "MYID").decode() for server in cluster.servers}
+        self.owner = next(server for server in cluster.servers if _has(server, slot, self._ids[server]))
+        self.target = next(server for server in cluster.servers if server is not self.owner)
+
+    def begin(self) -> None:
+        """From now on keys that are not at the owner are asked for at the target."""
+        self.target.call("CLUSTER", "SETSLOT", self._slot, "IMPORTING", self._ids[self.owner])
+        self.owner.call("CLUSTER", "SETSLOT", self._slot, "MIGRATING", self._ids[self.target])
+
+    def left(self) -> list[str]:
+        """Return the keys that are still at the owner."""
+        return [key.decode() for key in self.owner.call("CLUSTER", "GETKEYSINSLOT", self._slot, 100)]
+
+    def end(self) -> None:
+        """Tell everybody, the new owner first."""
+        for server in (self.target, self.owner, *self._servers):
+            server.call("CLUSTER", "SETSLOT", self._slot, "NODE", self._ids[self.target])
+
+
+def _has(server: RedisServer, slot: int, own: str) -> bool:
+    for first, last, master, *_ in server.call("CLUSTER", "SLOTS"):
+        if first <= slot <= last:
+            return bool(master[2].decode() == own)
+    return False
+
+
 def test_a_slot_that_moves_is_followed() -> None:
     """While it moves its keys are at two servers (ASK), then at the new one (MOVED); leases live on."""
     with needed(RedisCluster) as cluster:
-        slot = slot_of("holdfast:{default:r}")
-        ids = {server: server.call("CLUSTER", "MYID").decode() for server in cluster.servers}
-        owner = next(server for server in cluster.servers if _has(server, slot, ids[server]))
-        target = next(server for server in cluster.servers if server is not owner)
+        move = Move(cluster, slot_of("holdfast:{default:r}"))
+        owner, target = move.owner, move.target
         with connect(cluster.url) as locks, connect(cluster.url) as rival:
             lease = locks.lock("r", ttl=60).acquire()
-            target.call("CLUSTER", "SETSLOT", slot, "IMPORTING", ids[owner])
-            owner.call("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[target])
+            move.begin()
             lease.renew()
-            for key in owner.call("CLUSTER", "GETKEYSINSLOT", slot, 100):
+            for key in move.left():
                 owner.call("MIGRATE", "127.0.0.1", target.port, key, 0, 5000)
             lease.renew()
             assert rival.lock("r").try_acquire() is None
-            for server in (target, owner, *cluster.servers):
-                server.call("CLUSTER", "SETSLOT", slot, "NODE", ids[target])
+            move.end()
             lease.renew()
             rival._store.write("r", "v", Fence("default", "r", lease.token))
             call = spawn(rival.lock("r").acquire, 20)
@@ -95,15 +122,12 @@ def test_a_slot_that_moves_is_followed() -> None:
 def test_nothing_is_granted_while_the_keys_of_those_who_share_are_on_the_move() -> None:
     """A slot moves key by key: the hash is at the new server already, and those who share are not."""
     with needed(RedisCluster) as cluster:
-        slot = slot_of("holdfast:{default:r}")
-        ids = {server: server.call("CLUSTER", "MYID").decode() for server in cluster.servers}
-        owner = next(server for server in cluster.servers if _has(server, slot, ids[server]))
-        target = next(server for server in cluster.servers if server is not owner)
+        move = Move(cluster, slot_of("holdfast:{default:r}"))
+        owner, target = move.owner, move.target
         with connect(cluster.url) as locks, connect(cluster.url) as rival:
             reader = locks.rwlock("r", ttl=60).read().acquire()
-            target.call("CLUSTER", "SETSLOT", slot, "IMPORTING", ids[owner])
-            owner.call("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[target])
-            keys = sorted(owner.call("CLUSTER", "GETKEYSINSLOT", slot, 100))
+            move.begin()
+            keys = sorted(move.left())
             assert len(keys) == 3
             for key in keys:
                 for _ in range(3):
@@ -112,17 +136,9 @@ def test_nothing_is_granted_while_the_keys_of_those_who_share_are_on_the_move() 
                     with contextlib.suppress(StoreUnavailable):
                         reader.renew()
                 assert owner.call("MIGRATE", "127.0.0.1", target.port, key, 0, 5000) == b"OK"
-            for server in (target, owner, *cluster.servers):
-                server.call("CLUSTER", "SETSLOT", slot, "NODE", ids[target])
+            move.end()
             reader.renew()
             assert rival.lock("r").try_acquire() is None
             reader.release()
             with rival.lock("r", timeout=20):
                 pass
-
-
-def _has(server: RedisServer, slot: int, own: str) -> bool:
-    for first, last, master, *_ in server.call("CLUSTER", "SLOTS"):
-        if first <= slot <= last:
-            return bool(master[2].decode() == own)
-    return False
