@@ -6,22 +6,30 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 BENCH  := $(VENV)/.ready-bench
 PIP    := -m pip --disable-pip-version-check -qq install
+# Tests run with bytecode, and it is kept in the environment: a caller who has turned it off would wait for every worker
+# to compile all tests anew.
+TESTS  := env PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(CURDIR)/$(VENV)/bytecode $(BIN)/python
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test servers bench lint format sync pythons find-pythons clean
+.PHONY: help run quick test docs coverage servers bench lint format sync pythons find-pythons clean
 
 help: ## show the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
 
 run: $(READY) ## see locks at work: the demo
 	@$(BIN)/holdfast demo
 
-test: lint servers ## check style and types, then run all tests
-	@echo "==> pytest: all that needs no server"
-	@$(BIN)/python -m pytest -m "not server" --numprocesses 2
-	@echo "==> pytest: on real servers, several at once"
-	@$(BIN)/python -m pytest -m server --numprocesses 8
+quick: lint ## style, types, and the tests that need neither a server nor patience: under two minutes
+	@echo "==> pytest: no servers, nothing slow, no controls"
+	@$(TESTS) -m pytest -m "not server and not slow and not control" --numprocesses 3 --hypothesis-profile quick --durations 10 -q
+
+test: lint servers ## style, types and all tests, in parts; PARTS="contract command" chooses
+	@$(TESTS) tools/parts.py $(PARTS)
+
+coverage: $(READY) servers ## run the tests traced, and show what they do not reach; PARTS="plain" chooses
+	@mkdir -p $(VENV)/coverage
+	@$(TESTS) -m tools.cover $(PARTS)
 
 servers: ## install the servers that the tests start (Debian's packages; needs root)
 	@$(PYTHON) tools/servers.py
@@ -32,12 +40,16 @@ bench: $(BENCH) ## measure against the raw floor, the peers and the budgets
 lint: $(READY) ## ruff, mypy strict, and whether the _sync trees are up to date
 	@echo "==> ruff check: lint"
 	@$(BIN)/python -m ruff check --quiet
-	@echo "==> ruff format: layout (mend it with: make format)"
+	@echo "==> ruff format: layout (fix it with: make format)"
 	@$(BIN)/python -m ruff format --quiet --check
 	@echo "==> mypy: types, strict"
 	@$(BIN)/python -m mypy
-	@echo "==> unasync: the _sync trees are what their _async sources give (mend it with: make sync)"
+	@echo "==> unasync: the _sync trees are what their _async sources give (fix it with: make sync)"
 	@$(BIN)/python tools/unasync.py --check
+
+docs: $(READY) ## write the generated tables of the pages anew, and run what tests the pages
+	@$(BIN)/python -m tests.docs.tables
+	@$(TESTS) -m pytest tests/docs --numprocesses 2
 
 format: $(READY) ## lay out the code and mend what ruff can mend
 	@$(BIN)/python -m ruff check --fix-only --quiet

@@ -15,6 +15,8 @@ from threading import Barrier
 from bench.harness import peer
 from bench.stats import jain, quantile
 
+_PATIENCE = 30.0  # seconds after its time in which a process must have ended
+
 
 @dataclass(frozen=True, slots=True)
 class Hold:
@@ -113,9 +115,7 @@ def work(kind: str, directory: Path, process: int, start: Barrier, seconds: floa
         csv.writer(file).writerows(astuple(hold) for hold in holds)
 
 
-def contend(
-    kind: str, directory: Path, processes: int, seconds: float, patience: float = 30, away: float = 0.0
-) -> list[Hold]:
+def contend(kind: str, directory: Path, processes: int, seconds: float, away: float = 0.0) -> list[Hold]:
     """Let processes contend and return all their holds, in the order they began.
 
     Raises:
@@ -129,7 +129,7 @@ def contend(
     ]
     for worker in workers:
         worker.start()
-    give_up = time.monotonic() + seconds + patience
+    give_up = time.monotonic() + seconds + _PATIENCE
     for worker in workers:
         worker.join(max(0, give_up - time.monotonic()))
     codes = [worker.exitcode for worker in workers]
@@ -138,7 +138,7 @@ def contend(
         worker.join()
     if set(codes) != {0}:
         raise RuntimeError(
-            f"{kind}: the processes' exit codes: {codes} (None: not ended {patience:g} s after its time)"
+            f"{kind}: the processes' exit codes: {codes} (None: not ended {_PATIENCE:g} s after its time)"
         )
     return merge(directory.glob("*.csv"))
 

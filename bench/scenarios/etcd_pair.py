@@ -24,9 +24,9 @@ class Bench:
     @contextmanager
     def raw(self, directory: Path) -> Iterator[Slice]:
         """Put a key under a lease if it is absent, and delete it: what any lock in etcd has to do."""
-        from holdfast._etcd import messages
-        from holdfast._etcd.link import Peer
-        from holdfast._etcd.messages import Is, Of
+        from holdfast.stores.etcd import messages
+        from holdfast.stores.etcd.link import Peer
+        from holdfast.stores.etcd.messages import Is, Of
 
         channel, key, lease = Peer(f"127.0.0.1:{self.server.port}", None), b"bench/raw", 4711
         channel.unary(messages.LEASE_GRANT)(messages.lease_grant(3600, lease))

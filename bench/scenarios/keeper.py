@@ -14,19 +14,19 @@ STORES = ("memory", "sqlite")
 WARM = 100  # leases that pay for what a client makes once
 
 
-class CountingStore:
-    """Stands between the keeper and its store, and notes the size of every batch."""
+class CountingSide:
+    """Stands between the keeper and its side of the store, and notes the size of every batch."""
 
-    def __init__(self, store: Any) -> None:
-        self._store = store
+    def __init__(self, side: Any) -> None:
+        self._side = side
         self.batches: list[int] = []
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
+        return getattr(self._side, name)
 
-    def renew(self, claims: Sequence[Any]) -> Any:
+    def renew(self, claims: Sequence[Any], limit: float) -> Any:
         self.batches.append(len(claims))
-        return self._store.renew(claims)
+        return self._side.renew(claims, limit)
 
 
 def take(locks: holdfast.Client, names: Sequence[str], ttl: float) -> list[holdfast.Lease]:
@@ -63,8 +63,8 @@ def keep(store: str, url: str, names: Sequence[str], ttl: float, seconds: float)
     """Hold every name for some renewal periods and see what the keeper did."""
     others = set(threading.enumerate())
     with holdfast.connect(url, namespace="keep") as locks:
-        counting = CountingStore(locks._keeper.store)
-        locks._keeper.store = counting
+        keeper: Any = locks._engine.keeper
+        counting = keeper.side.made = CountingSide(keeper.side.made)
         held = take(locks, names, ttl)
         began, used = time.monotonic(), time.process_time()
         time.sleep(seconds)

@@ -23,8 +23,8 @@ async def hand_over(server: RedisServer, waiters: int, times: int) -> float:
     """Let the lock go from waiter to waiter, and return how many commands that took, each."""
     clients = [holdfast.aio.connect(url_of(server.port), io_timeout=30) for _ in range(4)]
     for client in clients:
-        client._store.capabilities = client.capabilities._replace(waiting_life=LIFE)  # type: ignore[misc]
-        client._store._life = b"%d" % (LIFE * 1e6)  # type: ignore[attr-defined]
+        client._engine.store.capabilities = client.capabilities._replace(waiting_life=LIFE)  # type: ignore[misc]
+        client._engine.store._life = b"%d" % (LIFE * 1e6)  # type: ignore[attr-defined]
     async with clients[0].lock("warm"):  # the server has to know the scripts
         pass
     turn = asyncio.Semaphore(0)

@@ -72,8 +72,8 @@ def raw_async(directory: Path) -> Iterator[Slice]:
 @contextmanager
 def lean(directory: Path) -> Iterator[Slice]:
     """The same on holdfast's own connection: what the scripts and the shell cost is the rest."""
-    from holdfast._redis.wire import Access, Endpoint
-    from holdfast._sync.stores.transport_redis import Connection
+    from holdfast.stores.redis._sync.transport import Connection
+    from holdfast.stores.redis.wire import Access, Endpoint
 
     connection = Connection(Endpoint("127.0.0.1", port_of(directory)), Access(), 1.0)
     take, give = (connection.call("SCRIPT", "LOAD", script) for script in (TAKE, GIVE))

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from . import observe
+from ._process import release_on_sigterm
 from ._sync.client import Client, connect
 from ._sync.election import Election, Leader, Term
 from ._sync.lease import Lease
-from ._sync.lock import Lock
+from ._sync.lock import Lock, Semaphore
 from ._sync.multi import Leases, MultiLock, Tree, TreeLease
 from ._sync.ratelimit import RateLimit
 from ._sync.rwlock import RWLock
+from .core.cancel import Cancel
 from .core.claim import ClaimState, ResourceState
 from .core.fence import Fence
 from .core.promises import Capabilities
 from .errors import (
+    AcquireCancelled,
     AcquireTimeout,
     Deadlock,
     LeaseLost,
@@ -35,7 +39,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AcquireCancelled",
     "AcquireTimeout",
+    "Cancel",
     "Capabilities",
     "ClaimState",
     "Client",
@@ -54,6 +60,7 @@ __all__ = [
     "RateLimit",
     "RateLimited",
     "ResourceState",
+    "Semaphore",
     "StaleToken",
     "StoreError",
     "StoreUnavailable",
@@ -63,6 +70,8 @@ __all__ = [
     "Unsupported",
     "aio",
     "connect",
+    "observe",
+    "release_on_sigterm",
 ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ._async.client import Client, connect
 from ._async.election import Election, Leader, Term
 from ._async.lease import Lease
-from ._async.lock import Lock
+from ._async.lock import Lock, Semaphore
 from ._async.multi import Leases, MultiLock, Tree, TreeLease
 from ._async.ratelimit import RateLimit
 from ._async.rwlock import RWLock
@@ -20,6 +20,7 @@ __all__ = [
     "MultiLock",
     "RWLock",
     "RateLimit",
+    "Semaphore",
     "Term",
     "Tree",
     "TreeLease",

@@ -24,6 +24,10 @@ class AcquireTimeout(LockError, TimeoutError):
     """The resource stayed busy for the whole timeout."""
 
 
+class AcquireCancelled(LockError):
+    """Somebody cancelled this acquire through its `Cancel`."""
+
+
 class LeaseLost(LockError):
     """The lease ended before its holder let it go: another may hold the resource now."""
 
@@ -33,7 +37,9 @@ class NotHeld(LockError):
 
 
 class StaleToken(LockError):
-    """A fence has seen a newer token: the writer lost its lease and must not write."""
+    """A fence has seen a newer token, `newest`: the writer lost its lease and must not write."""
+
+    newest: int = 0
 
 
 class RateLimited(LockError):

@@ -48,7 +48,7 @@ def read_table(out: str) -> dict[str, str]:
 
 
 def is_group_alive(group: int) -> bool:
-    """Tell whether any process of a group is left."""
+    """Return whether any process of a group is left."""
     try:
         os.killpg(group, 0)
     except ProcessLookupError:

@@ -170,7 +170,9 @@ def test_a_worker_that_is_killed_is_told(tmp_path):
 def test_a_worker_that_cannot_start_says_why(tmp_path):
     with Crew(tmp_path) as crew:
         crew.hire("worker-1", ["nonsense://", str(tmp_path / "ledger.db"), "fenced"])
-        with pytest.raises(DemoFailed, match="worker-1 ended with status 1: ValueError: no store keeps the scheme"):
+        with pytest.raises(
+            DemoFailed, match="worker-1 ended with status 1: ValueError: no store is known for the scheme"
+        ):
             crew.hear(20)
 
 

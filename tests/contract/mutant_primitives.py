@@ -2,49 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from math import inf
 from typing import Any
 
 from holdfast.core.deadlock import Wait
 from holdfast.errors import LeaseLost
-from tests.contract import mutant_shells
-from tests.contract.mutants import Mutant
+from tests.contract import mutants
+from tests.contract.mutants import Mutant, afterwards, either
 
 MUTANTS: list[Mutant] = []
 
-shell = partial(mutant_shells.shell, into=MUTANTS)
-
-
-def either(asynchronous: bool, plain: Callable[..., Any]) -> Any:
-    """Return a function that is plain, or awaited, and does the same."""
-
-    async def awaited(*args: Any, **kwargs: Any) -> Any:
-        return plain(*args, **kwargs)
-
-    return awaited if asynchronous else plain
-
-
-def afterwards(original: Any, change: Callable[..., None]) -> Any:
-    """Return a constructor that changes what the original has made."""
-
-    def init(self: Any, *args: Any, **options: Any) -> None:
-        original(self, *args, **options)
-        change(self, *args)
-
-    return init
+shell = partial(mutants.shell, MUTANTS)
 
 
 # -- shares
 
 
-@shell("client", "Client._again", "nested_read_shares_although_a_writer_waits", "reader_does_not_become_a_writer")
+@shell("_{}.engine", "Engine._again", "nested_read_shares_although_a_writer_waits", "reader_does_not_become_a_writer")
 def forgets_what_it_holds(original: Any, asynchronous: bool) -> Any:
-    return lambda client, lock, hold: None
+    return lambda engine, lock, strand, entry, endless: None
 
 
-@shell("ratelimit", "RateLimit._ask", "hits_outlive_their_client", "rate_is_kept_in_any_window")
+@shell("_{}.ratelimit", "RateLimit._ask", "hits_outlive_their_client", "rate_is_kept_in_any_window")
 def counts_no_hits(original: Any, asynchronous: bool) -> Any:
     return either(asynchronous, lambda limit: None)
 
@@ -52,49 +32,49 @@ def counts_no_hits(original: Any, asynchronous: bool) -> Any:
 # -- several
 
 
-@shell("multi", "_give_back", "lock_all_takes_all_or_nothing", "opposite_orders_that_are_kept_do_not_deadlock")
+@shell("_{}.multi", "_give_back", "lock_all_takes_all_or_nothing", "opposite_orders_that_are_kept_do_not_deadlock")
 def keeps_what_it_took(original: Any, asynchronous: bool) -> Any:
     return either(asynchronous, lambda leases: None)
 
 
-@shell("multi", "MultiLock.__init__", "opposite_orders_do_not_deadlock")
+@shell("_{}.multi", "MultiLock.__init__", "opposite_orders_do_not_deadlock")
 def takes_them_as_they_come(original: Any, asynchronous: bool) -> Any:
-    def unsort(several: Any, client: Any, resources: tuple[str, ...], order: str) -> None:
+    def unsort(several: Any, engine: Any, resources: tuple[str, ...], order: str) -> None:
         several._locks = sorted(several._locks, key=lambda lock: resources.index(lock.resource))
 
     return afterwards(original, unsort)
 
 
-@shell("multi", "_SHORT", "opposite_orders_that_are_kept_do_not_deadlock")
+@shell("_{}.multi", "_SHORT", "opposite_orders_that_are_kept_do_not_deadlock")
 def waits_and_holds(original: Any, asynchronous: bool) -> Any:
     return inf
 
 
-@shell("multi", "Leases.lost", "loss_of_one_is_loss_of_all")
+@shell("_{}.multi", "Leases.lost", "loss_of_one_is_loss_of_all")
 def looks_at_the_first(original: Any, asynchronous: bool) -> Any:
     return property(lambda leases: next(iter(leases.values())).lost)
 
 
 @shell(
-    "multi",
+    "_{}.multi",
     "Tree.__init__",
     "node_of_a_tree_excludes_all_below_it",
     "tree_mixes_with_locks_and_rwlocks",
     "children_do_not_starve_their_parent",
 )
 def locks_the_leaf_alone(original: Any, asynchronous: bool) -> Any:
-    def cut(tree: Any, client: Any, path: str) -> None:
+    def cut(tree: Any, engine: Any, path: str) -> None:
         tree._locks = tree._locks[-1:]
 
     return afterwards(original, cut)
 
 
-@shell("acquire", "find_deadlock", "waiter_that_closes_a_cycle_raises")
+@shell("_{}.acquire", "find_deadlock", "waiter_that_closes_a_cycle_raises")
 def sees_no_deadlock(original: Any, asynchronous: bool) -> Any:
     return lambda states, holder: ()
 
 
-@shell("acquire", "find_deadlock", "wait_that_ends_is_no_deadlock")
+@shell("_{}.acquire", "find_deadlock", "wait_that_ends_is_no_deadlock")
 def takes_every_wait_for_a_deadlock(original: Any, asynchronous: bool) -> Any:
     def found(states: Any, holder: str) -> tuple[Wait, ...]:
         return tuple(
@@ -110,17 +90,19 @@ def takes_every_wait_for_a_deadlock(original: Any, asynchronous: bool) -> Any:
 # -- elections
 
 
-@shell("election", "Election._shown", "one_leads_at_a_time_and_all_see_who", "observer_sees_every_change_of_the_leader")
+@shell(
+    "_{}.election", "Election._shown", "one_leads_at_a_time_and_all_see_who", "observer_sees_every_change_of_the_leader"
+)
 def shows_nobody(original: Any, asynchronous: bool) -> Any:
     return lambda election, state: None
 
 
-@shell("election", "Term.resign", "office_passes_on_when_its_leader_resigns")
+@shell("_{}.election", "Term.resign", "office_passes_on_when_its_leader_resigns")
 def clings_to_the_office(original: Any, asynchronous: bool) -> Any:
     return either(asynchronous, lambda term: None)
 
 
-@shell("election", "Term.resign", "loss_ends_a_term_and_not_the_campaign")
+@shell("_{}.election", "Term.resign", "loss_ends_a_term_and_not_the_campaign")
 def takes_a_loss_for_the_end(original: Any, asynchronous: bool) -> Any:
     def give_up(term: Any) -> None:
         if term.lost:
@@ -141,7 +123,7 @@ def takes_a_loss_for_the_end(original: Any, asynchronous: bool) -> Any:
 
 
 @shell(
-    "once",
+    "_{}.once",
     "Once._record",
     "concurrent_callers_get_one_result",
     "caller_that_does_not_wait_is_refused",
@@ -152,7 +134,7 @@ def records_nothing(original: Any, asynchronous: bool) -> Any:
     return either(asynchronous, lambda once, lease, outcome: outcome)
 
 
-@shell("once", "Once.__init__", "caller_that_does_not_wait_is_refused")
+@shell("_{}.once", "Once.__init__", "caller_that_does_not_wait_is_refused")
 def waits_anyway(original: Any, asynchronous: bool) -> Any:
     def wait(once: Any, *args: Any) -> None:
         once._wait = True
@@ -160,12 +142,12 @@ def waits_anyway(original: Any, asynchronous: bool) -> Any:
     return afterwards(original, wait)
 
 
-@shell("once", "Once._enter", "concurrent_callers_get_one_result", "paused_run_cannot_overwrite_the_result")
+@shell("_{}.once", "Once._enter", "concurrent_callers_get_one_result", "paused_run_cannot_overwrite_the_result")
 def does_not_look_again(original: Any, asynchronous: bool) -> Any:
     return either(asynchronous, lambda once, lease: None)
 
 
-@shell("once", "Once._run", "exception_is_not_recorded")
+@shell("_{}.once", "Once._run", "exception_is_not_recorded")
 def records_exceptions(original: Any, asynchronous: bool) -> Any:
     async def caught(run: Any, lease: Any) -> Any:
         try:
@@ -184,7 +166,7 @@ def records_exceptions(original: Any, asynchronous: bool) -> Any:
     return lambda once, name, run: original(once, name, lambda lease: caught_at_once(run, lease))
 
 
-@shell("once", "backoff", "result_whose_reply_was_lost_is_recorded_once")
+@shell("_{}.once", "backoff", "result_whose_reply_was_lost_is_recorded_once")
 def sends_the_record_once(original: Any, asynchronous: bool) -> Any:
     def give_up(attempt: int) -> float:
         raise LeaseLost("no second try")

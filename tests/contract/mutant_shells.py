@@ -2,50 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from importlib import import_module
+import threading
+from functools import partial
 from typing import Any
 
 import pytest
 
-from holdfast.core.claim import Renewal, Renewed, Unknown
-from holdfast.core.lease import State
-from holdfast.errors import AcquireTimeout, LockError, StoreUnavailable
-from tests.contract.mutants import Mutant
+from holdfast.core.lease import EXITS, Ending, Raise
+from holdfast.errors import LockError, StoreError, StoreUnavailable
+from holdfast.keeper.keeper import Keeper
+from holdfast.keeper.side import Side
+from tests.contract import mutants
+from tests.contract.mutants import SQLITE, Mutant, either, replace
 
 MUTANTS: list[Mutant] = []
 
-
-def shell(
-    module: str, target: str, *laws: str, into: list[Mutant] = MUTANTS
-) -> Callable[[Callable[[Any, bool], Any]], Callable[[Any, bool], Any]]:
-    """Make a mutant of the shell: the function is given the original and whether it has to be a coroutine function."""
-
-    def register(make: Callable[[Any, bool], Any]) -> Callable[[Any, bool], Any]:
-        def apply(patch: pytest.MonkeyPatch, flavour: str) -> None:
-            holder: Any = import_module(f"holdfast._{flavour}.{module}")
-            *path, name = target.split(".")
-            for part in path:
-                holder = getattr(holder, part)
-            if flavour == "sync":
-                name = {"__aenter__": "__enter__"}.get(name, name)
-            patch.setattr(holder, name, make(getattr(holder, name), flavour == "async"))
-
-        into.append(Mutant(make.__name__, apply, laws))
-        return make
-
-    return register
+shell = partial(mutants.shell, MUTANTS)
 
 
-def _nothing(asynchronous: bool) -> Any:
-    async def wait(*args: Any) -> None:
-        pass
-
-    return wait if asynchronous else lambda *args: None
+# -- acquiring
 
 
 @shell(
-    "acquire",
+    "_{}.engine",
     "local_deadline",
     "slow_reply_shortens_the_lease",
     "grant_that_ran_out_on_its_way_is_not_used",
@@ -55,203 +34,208 @@ def believes_too_long(original: Any, asynchronous: bool) -> Any:
     return lambda asked, ttl, left: asked + ttl + 3.0
 
 
-@shell(
-    "keeper", "local_deadline", "loss_is_told_before_the_store_can_grant_to_another", "slow_reply_shortens_the_lease"
-)
-def believes_renewals_too_long(original: Any, asynchronous: bool) -> Any:
-    return lambda asked, ttl, left: asked + ttl + 3.0
-
-
-@shell("keeper", "Keeper.renewed", "unknown_renewal_does_not_extend")
-def takes_unknown_for_renewed(original: Any, asynchronous: bool) -> Any:
-    def renewed(keeper: Any, hold: Any, answer: Renewal, asked: float) -> None:
-        original(keeper, hold, Renewed(hold.claim.ttl) if isinstance(answer, Unknown) else answer, asked)
-
-    return renewed
-
-
-@shell("keeper", "Keeper.renewed", "unknown_renewals_are_tried_again_before_the_deadline")
-def gives_up_after_one_failure(original: Any, asynchronous: bool) -> Any:
-    def renewed(keeper: Any, hold: Any, answer: Renewal, asked: float) -> None:
-        original(keeper, hold, answer, asked)
-        if isinstance(answer, Unknown):
-            hold.renew_until = float("-inf")
-
-    return renewed
-
-
-@shell("keeper", "Keeper.renewed", "answer_after_the_deadline_does_not_revive")
-def revives(original: Any, asynchronous: bool) -> Any:
-    def renewed(keeper: Any, hold: Any, answer: Renewal, asked: float) -> None:
-        hold.state, hold.deadline = State.HELD, keeper.clock.now() + 5.0
-        original(keeper, hold, answer, asked)
-
-    return renewed
-
-
-@shell("lease", "Hold.look", "first_look_after_a_pause_tells", "releasing_a_lost_lease_raises_and_touches_nobody")
-def leaves_the_clock_to_the_keeper(original: Any, asynchronous: bool) -> Any:
-    return lambda hold: hold.state
-
-
-@shell("keeper", "Keeper._plan", "renewals_keep_a_lease_over_many_ttls", "many_leases_are_kept_by_few_renewals")
-def never_renews(original: Any, asynchronous: bool) -> Any:
-    def plan(keeper: Any, hold: Any, now: float, batch: list[Any]) -> None:
-        original(keeper, hold, now, [])
-
-    return plan
-
-
-@shell("keeper", "RENEW_BATCH", "many_leases_are_kept_by_few_renewals")
-def renews_one_by_one(original: Any, asynchronous: bool) -> Any:
-    return 1
-
-
-@shell(
-    "keeper",
-    "Keeper._tell_losses",
-    "loss_is_told_to_everybody_who_asked",
-    "loss_is_told_before_the_store_can_grant_to_another",
-    "body_under_a_lost_lease_is_cancelled",
-)
-def tells_nobody(original: Any, asynchronous: bool) -> Any:
-    return lambda keeper: keeper._losses.clear()
-
-
-@shell("keeper", "Keeper.add", "max_hold_ends_the_renewals", "unrenewed_lease_is_lost_at_its_ttl")
-def renews_for_ever(original: Any, asynchronous: bool) -> Any:
-    def add(keeper: Any, hold: Any) -> None:
-        hold.renew_until, hold.due = float("inf"), hold.granted
-        original(keeper, hold)
-
-    return add
-
-
-@shell(
-    "keeper",
-    "Keeper.adopt",
-    "acquire_cut_off_by_an_outage_leaves_nothing",
-    "interrupted_acquire_leaves_nothing",
-    "interrupted_wait_leaves_nothing",
-    "interrupted_release_is_finished_by_the_keeper",
-    "release_whose_reply_was_lost_is_done_once",
-    "wait_cancelled_at_any_await_leaves_nothing",
-    "wait_cancelled_when_its_turn_comes_leaves_nothing",
-    "body_does_not_start_without_an_answer",
-)
-def abandons_orphans(original: Any, asynchronous: bool) -> Any:
-    return lambda keeper, orphan: None
-
-
-@shell("lease", "Lease.check", "lost_lease_cannot_be_entered", "first_look_after_a_pause_tells")
+@shell("_{}.lease", "Lease.check", "lost_lease_cannot_be_entered", "first_look_after_a_pause_tells")
 def never_checks(original: Any, asynchronous: bool) -> Any:
     return lambda lease: None
 
 
+class _Nothing:
+    """What a `with` holds that was entered without a lease."""
+
+    async def _end(self, entry: Any, error: Any) -> None:
+        entry.disarm()
+
+
+class _NothingAtOnce:
+    def _end(self, entry: Any, error: Any) -> None:
+        entry.disarm()
+
+
 @shell(
-    "lock",
-    "Lock.__aenter__",
+    "_{}.acquirable",
+    "Acquirable._enter",
     "body_does_not_start_while_the_resource_is_busy",
     "body_does_not_start_without_an_answer",
     "interrupted_acquire_leaves_nothing",
 )
 def starts_the_body_anyway(original: Any, asynchronous: bool) -> Any:
-    if asynchronous:
-
-        async def wait(lock: Any) -> Any:
-            try:
-                return await original(lock)
-            except BaseException:
-                return None
-
-        return wait
-
-    def enter(lock: Any) -> Any:
+    async def enter(lock: Any, entry: Any) -> Any:
         try:
-            return original(lock)
+            return await original(lock, entry)
         except BaseException:
-            return None
+            entry.target = _Nothing()
 
-    return enter
+    def enter_at_once(lock: Any, entry: Any) -> Any:
+        try:
+            return original(lock, entry)
+        except BaseException:
+            entry.target = _NothingAtOnce()
 
-
-@shell(
-    "acquire",
-    "Outage.pause",
-    "acquire_returns_although_the_store_is_silent",
-    "body_does_not_start_without_an_answer",
-    "acquire_cut_off_by_an_outage_leaves_nothing",
-)
-def takes_an_outage_for_busy(original: Any, asynchronous: bool) -> Any:
-    def pause(*args: Any) -> float:
-        raise AcquireTimeout("busy")
-
-    return pause
+    return enter if asynchronous else enter_at_once
 
 
-@shell(
-    "acquire",
-    "Outage.pause",
-    "outage_that_ends_in_time_is_survived",
-    "grant_whose_reply_was_lost_is_found_again",
-)
-def bears_no_outage(original: Any, asynchronous: bool) -> Any:
-    def pause(*args: Any) -> float:
-        raise StoreUnavailable("at the first failure")
-
-    return pause
+@shell("_{}.acquirable", "wants_lease", "body_runs_once_with_its_lease")
+def passes_no_lease(original: Any, asynchronous: bool) -> Any:
+    return lambda function: False
 
 
-@shell("acquire", "Outage.pause", "acquire_returns_although_the_store_is_silent")
-def never_gives_up(original: Any, asynchronous: bool) -> Any:
-    tries = []
-
-    def pause(outage: Any, claim: Any, started: float, now: float, error: Any) -> float:
-        tries.append(now)
-        if len(tries) > 12:  # long after its timeout
-            raise LockError("the control has seen enough")
-        return now
-
-    return pause
-
-
-@shell("lock", "check_ttl", "bad_names_and_numbers_are_refused")
+@shell("_{}.lock", "check_ttl", "bad_names_and_numbers_are_refused")
 def takes_any_ttl(original: Any, asynchronous: bool) -> Any:
     return lambda ttl: 30.0
 
 
-@shell("wish", "check_timeout", "bad_names_and_numbers_are_refused", "bad_timeouts_of_calls_are_refused")
+@shell("_{}.acquirable", "check_timeout", "bad_names_and_numbers_are_refused", "bad_timeouts_of_calls_are_refused")
 def takes_any_timeout(original: Any, asynchronous: bool) -> Any:
     return lambda timeout: 1.0
 
 
-@shell("client", "check_name", "bad_arguments_of_connect_are_refused")
+@shell("_{}.client", "check_name", "bad_arguments_of_connect_are_refused")
 def takes_any_namespace(original: Any, asynchronous: bool) -> Any:
     return lambda name, what="resource": "name"
 
 
-@shell("keeper", "Keeper.close", "close_releases_what_is_held", "client_is_a_context_manager")
-def leaves_everything_behind(original: Any, asynchronous: bool) -> Any:
-    return _nothing(asynchronous)
+def _promise_too_much(patch: pytest.MonkeyPatch, flavour: str) -> None:
+    def limited(capabilities: Any) -> Any:
+        return capabilities._replace(unfair=False, detached=False, min_ttl=2.0, max_ttl=3600.0)
+
+    replace(patch, f"stores.memory._{flavour}.store", "MemoryStore.capabilities", limited)
+    replace(patch, f"_{flavour}.lock", "Lock._supported", lambda original: lambda lock, fair: True)
 
 
-@shell("client", "Client._close", "close_withdraws_what_waits", "close_ends_threads_tasks_and_sockets")
+# On a store that can do little: on one that can do everything there is nothing to refuse.
+MUTANTS.append(Mutant("promises_too_much", _promise_too_much, ("what_the_store_cannot_do_is_refused",)))
+
+
+# -- keeping and losing
+
+
+@shell(
+    "_{}.lease",
+    "EXITS",
+    "release_that_the_store_answers_with_not_yours_raises",
+    "body_under_a_lost_lease_ends_with_lease_lost",
+)
+def leaves_without_a_word(original: Any, asynchronous: bool) -> Any:
+    return {**EXITS, (Ending.RETURN, True): Raise.NOTHING}
+
+
+@shell(
+    "_{}.engine",
+    "Engine.renew",
+    "lease_calls_return_although_the_store_is_silent",
+    "calls_return_although_the_server_is_silent",
+)
+def renews_until_it_is_answered(original: Any, asynchronous: bool) -> Any:
+    async def renew(engine: Any, hold: Any) -> Any:
+        for _ in range(3):  # then the control has seen enough
+            try:
+                return await original(engine, hold)
+            except StoreError as error:
+                last = error
+        raise last
+
+    def renew_at_once(engine: Any, hold: Any) -> Any:
+        for _ in range(3):
+            try:
+                return original(engine, hold)
+            except StoreError as error:
+                last = error
+        raise last
+
+    return renew if asynchronous else renew_at_once
+
+
+@shell(
+    "_{}.runtime",
+    "with_blocking",
+    "body_that_blocks_does_not_lose_its_lease",
+    "busy_body_does_not_lose_its_lease",
+    flavours=("async",),
+)
+def renews_through_the_loop(original: Any, asynchronous: bool) -> Any:
+    from holdfast._async.runtime import _ThroughTheLoop
+
+    return _ThroughTheLoop
+
+
+@shell("_{}.engine", "Keeper", "full_executor_does_not_lose_a_lease", flavours=("async",))
+def renews_in_the_default_executor(original: Any, asynchronous: bool) -> Any:
+    class Borrowing(Keeper):
+        """Calls the store in a thread of the default executor."""
+
+        def call(self, verb: str, arguments: tuple[Any, ...]) -> Any:
+            if verb != "renew":
+                return super().call(verb, arguments)
+            home: Any = self.pulse and self.pulse.loop
+            found: list[Any] = []
+            done = threading.Event()
+
+            def work() -> None:
+                found.append(Keeper.call(self, verb, arguments))
+                done.set()
+
+            home.post(lambda: home._loop.run_in_executor(None, work))
+            if not done.wait(0.2):
+                raise StoreUnavailable("no thread was free")
+            return found[0]
+
+    return Borrowing
+
+
+@shell(
+    "stores.sqlite._{}.store",
+    "SQLiteStore.blocking",
+    "renewal_does_not_stand_in_line_behind_other_calls",
+    store=SQLITE,
+    flavours=("async",),
+)
+def queues_renewals(original: Any, asynchronous: bool) -> Any:
+    """Renewals stand in line with all other calls."""
+
+    def blocking(store: Any) -> Side:
+        def renew(claims: Any, limit: float) -> Any:
+            return store._worker.call(store._claims.renew, claims, limit)
+
+        return Side(renew, store._release_in_order, store._close_now)
+
+    return blocking
+
+
+# -- ending
+
+
+@shell("_{}.engine", "Engine.release", "body_runs_once_with_its_lease")
+def releases_nothing(original: Any, asynchronous: bool) -> Any:
+    def settle(engine: Any, lease: Any) -> bool:
+        lease._settled = True
+        return True
+
+    return either(asynchronous, settle)
+
+
+@shell("_{}.client", "Client.close", "close_withdraws_what_waits", "close_ends_threads_tasks_and_sockets")
 def does_not_close(original: Any, asynchronous: bool) -> Any:
-    return _nothing(asynchronous)
+    return either(asynchronous, lambda client, timeout=5.0: None)
 
 
-@shell("keeper", "Keeper.close", "detached_claims_outlive_their_client")
-def releases_detached_claims(original: Any, asynchronous: bool) -> Any:
-    def detach(keeper: Any) -> None:
-        for hold in [found for ref in keeper._held.values() if (found := ref()) is not None]:
-            hold.renew_until = float("inf")
+@shell("_{}.client", "Client.close", "close_may_be_called_twice")
+def refuses_to_close_twice(original: Any, asynchronous: bool) -> Any:
+    refused: list[Any] = []
 
-    async def wait(keeper: Any, seconds: float) -> None:
-        detach(keeper)
-        await original(keeper, seconds)
+    def close(client: Any, timeout: float = 5.0) -> Any:
+        if client.closed and not refused:  # once will do: the law itself closes what it has made
+            refused.append(client)
+            raise LockError("it is closed")
+        return original(client, timeout)
 
-    def close(keeper: Any, seconds: float) -> None:
-        detach(keeper)
-        original(keeper, seconds)
+    return close
 
-    return wait if asynchronous else close
+
+@shell("_{}.engine", "Engine.check_open", "close_may_be_called_twice")
+def serves_after_its_end(original: Any, asynchronous: bool) -> Any:
+    return lambda engine, strand=None: engine.home.check()
+
+
+@shell("_{}.engine", "Engine.close", "close_returns_although_the_store_is_silent")
+def closes_as_slowly_as_it_takes(original: Any, asynchronous: bool) -> Any:
+    return lambda engine, seconds: original(engine, seconds + 0.8)  # longer than the control waits

@@ -1,35 +1,42 @@
-"""Mutants of a store: memory:// with another room, so that both flavours share them."""
+"""Mutants of a store: memory:// with another room, so that both flavours share them, and a few that are more."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
 
-from holdfast._memory import Bell, Room
-from holdfast.core.claim import Answer, Claim, Granted, Renewal, Renewed
+from holdfast.core.claim import LOST, Answer, Claim, Granted, Renewal, Renewed
 from holdfast.core.fence import Fence, Seen
 from holdfast.core.queue import Queue, Step
-from tests.contract.mutants import Mutant
+from holdfast.stores.memory.room import Room, Wakeup
+from holdfast.testing.contract import Target
+from tests.contract import mutants
+from tests.contract.mutants import MEMORY, SQLITE, Mutant, replace
 
 MUTANTS: list[Mutant] = []
 
 Key = tuple[str, str]
 
 
-def room(*laws: str) -> Callable[[type[Room]], type[Room]]:
+def room(*laws: str, store: Target = MEMORY) -> Callable[[type[Room]], type[Room]]:
     """Make a mutant of a room."""
 
     def register(kind: type[Room]) -> type[Room]:
         def apply(patch: pytest.MonkeyPatch, flavour: str) -> None:
             broken = kind()
-            patch.setattr(f"holdfast._{flavour}.stores.memory.room", lambda name: broken)
+            patch.setattr(f"holdfast.stores.memory._{flavour}.store.room", lambda name: broken)
 
-        MUTANTS.append(Mutant(kind.__name__, apply, laws))
+        MUTANTS.append(Mutant(kind.__name__, apply, laws, store))
         return kind
 
     return register
+
+
+shell = partial(mutants.shell, MUTANTS)
 
 
 class Asking(NamedTuple):
@@ -38,7 +45,7 @@ class Asking(NamedTuple):
     namespace: str
     claim: Claim
     queue: bool
-    bell: Bell
+    wakeup: Wakeup
     now: float
     clock_us: int
     waiting_life: float
@@ -125,6 +132,23 @@ class TrustsTheWallClock(Bent):
         return asking._replace(clock_us=asking.clock_us + self.ticks)
 
 
+restarts: list[str] = []
+
+
+@room("tokens_rise_across_server_restarts", store=dataclasses.replace(MEMORY, restart=restarts.append))
+class StartsAnew(Bent):
+    """A server that keeps its counters in memory alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.restarts = len(restarts)
+
+    def bend(self, asking: Asking) -> Asking:
+        if self.restarts < len(restarts):
+            self.__init__()  # type: ignore[misc]
+        return asking._replace(clock_us=0)
+
+
 @room("tokens_rise_after_an_expiry", "tokens_rise_from_grant_to_grant")
 class CountsBackwards(Room):
     issued = 1 << 50
@@ -148,6 +172,12 @@ class ReleasesForAnybody(Room):
         queue = self._queue((namespace, resource))
         holders = [entry.claim.holder for entry in queue.entries if entry.token]
         return super().release(namespace, resource, holders[0] if holders else holder, keep, now)
+
+
+@room("stranger_can_neither_renew_nor_release", "renewals_keep_a_lease_over_many_ttls")
+class RenewsNothing(Room):
+    def renew(self, namespace: str, claims: Iterable[Claim], now: float) -> list[Renewal]:
+        return [LOST for _ in claims]
 
 
 @room("release_that_the_store_answers_with_not_yours_raises", "stranger_can_neither_renew_nor_release")
@@ -362,6 +392,24 @@ class ShowsTheExpired(Room):
         return super().inspect(namespace, prefix.rstrip("%_*"), 0.0)
 
 
+@room("inspect_changes_nothing")
+class ForgetsWhoWaitsWhenItIsLookedAt(Room):
+    def inspect(self, namespace: str, prefix: str, now: float) -> Any:
+        states = super().inspect(namespace, prefix, now)
+        for queue in self._queues.values():
+            queue.entries = [entry for entry in queue.entries if entry.token]
+        return states
+
+
+@room("inspect_changes_nothing")
+class ProlongsWhatIsLookedAt(Room):
+    def inspect(self, namespace: str, prefix: str, now: float) -> Any:
+        for queue in self._queues.values():
+            for entry in queue.entries:
+                entry.expires += 1.0
+        return super().inspect(namespace, prefix, now)
+
+
 @room("permits_may_change")
 class CountsByTheNumberOfTheFirst(Bent):
     """Whoever comes later is judged by the capacity of who holds."""
@@ -376,3 +424,44 @@ class SaysToComeTooEarly(Room):
     def claim(self, *args: Any) -> Answer:
         answer = super().claim(*args)
         return answer if isinstance(answer, Granted) else answer._replace(retry_after=answer.retry_after - 0.2)
+
+
+# -- what does not stand in the room
+
+
+@shell("stores.memory._{}.store", "MemoryStore.interrupt", "watch_returns_at_its_end_and_when_interrupted")
+def cannot_be_interrupted(original: Any, asynchronous: bool) -> Any:
+    return lambda store: None
+
+
+@shell("stores.memory._{}.store", "MemoryStore.watch", "watch_returns_at_its_end_and_when_interrupted")
+def watches_for_ever(original: Any, asynchronous: bool) -> Any:
+    return lambda store, resource, seen, until: original(store, resource, seen, until + 1e6)
+
+
+@shell("stores.memory._{}.store", "MemoryStore.wait", "watch_returns_at_its_end_and_when_interrupted")
+def waits_for_ever(original: Any, asynchronous: bool) -> Any:
+    return lambda store, claim, waiting, until: original(store, claim, waiting, until + 1e6)
+
+
+def _know_no_death(patch: pytest.MonkeyPatch, flavour: str) -> None:
+    replace(patch, "stores.sqlite.claims", "Claims._is_dead", lambda original: lambda claims, process: False)
+    replace(patch, "core.queue", "Queue.sweep", lambda original: lambda queue, now: ())
+    # Not a fault: so that the law does not wait as long as it has to otherwise.
+    short = f"stores.sqlite._{flavour}.store", "SQLiteStore.capabilities"
+    replace(patch, *short, lambda capabilities: capabilities._replace(waiting_life=0.3))
+
+
+# A store that neither notices the end of a process nor lets its claims run out.
+MUTANTS.append(
+    Mutant(
+        "KnowsNoDeath",
+        _know_no_death,
+        (
+            "killed_holder_is_followed_by_the_next_waiter",
+            "killed_waiter_does_not_block_the_line",
+        ),
+        SQLITE,
+        limit=3.0,
+    )
+)

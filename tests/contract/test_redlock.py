@@ -9,7 +9,7 @@ import pytest
 from holdfast.testing import contract
 from holdfast.testing.contract import Law, Target
 from holdfast.testing.servers.redlock import RedlockServers
-from tests.contract.test_redis import restart, silence
+from tests.contract.redis_targets import restart, silence
 from tests.servers import needed
 
 pytestmark = pytest.mark.server

@@ -43,6 +43,8 @@ class Phase(IntEnum):
     ASKS = 1
     HOLDS = 2
 
+    __hash__ = int.__hash__  # that of Enum is written in Python, and every state is hashed
+
 
 @dataclass(frozen=True)
 class System:
@@ -71,7 +73,7 @@ class Client(NamedTuple):
     floor: int = 0  # the highest token that was won before this round began
 
 
-class Place(NamedTuple):
+class Member(NamedTuple):
     """A node, the messages on their way to it, and the clients that have its vote (sets, as bits)."""
 
     node: Node = Node()
@@ -80,9 +82,9 @@ class Place(NamedTuple):
 
 
 class State(NamedTuple):
-    """Everything there is. Nodes are alike, so places are sorted: which is which does not matter."""
+    """Everything there is. Nodes are alike, so members are sorted: which is which does not matter."""
 
-    places: tuple[Place, ...]
+    members: tuple[Member, ...]
     clients: tuple[Client, ...]
     won: int = 0  # the tokens, as bits
     forgot: bool = False
@@ -122,7 +124,7 @@ class _Explorer:
         self.pruned = cache(self.prune)
 
     def run(self, most: int) -> Found:
-        start = State((Place(),) * NODES, tuple(Client(rounds) for rounds in self.system.rounds))
+        start = State((Member(),) * NODES, tuple(Client(rounds) for rounds in self.system.rounds))
         came: dict[State, tuple[State, str] | None] = {start: None}
         todo = deque([start])
         while todo:
@@ -150,15 +152,15 @@ class _Explorer:
     def steps(self, state: State) -> Iterator[Step]:
         for number, client in enumerate(state.clients):
             yield from self.client_steps(state, number, client)
-        for at, place in enumerate(state.places):
-            yield from self.deliveries(state, at, place)
-            if self.system.expires and place.node.ballot:
-                free = Node(place.node.counter)
-                run_out = place._replace(node=free, inbox=self.pruned(free, place.inbox))
-                yield Step(f"a grant of {place.node.ballot} runs out", _with_place(state, at, run_out))
-            if self.system.forgets and not state.forgot and place.node.counter:
-                blank = _with_place(state, at, place._replace(node=Node()))
-                yield Step(f"the node with {place.node.counter} forgets", blank._replace(forgot=True))
+        for at, member in enumerate(state.members):
+            yield from self.deliveries(state, at, member)
+            if self.system.expires and member.node.ballot:
+                free = Node(member.node.counter)
+                run_out = member._replace(node=free, inbox=self.pruned(free, member.inbox))
+                yield Step(f"a grant of {member.node.ballot} runs out", _with_member(state, at, run_out))
+            if self.system.forgets and not state.forgot and member.node.counter:
+                blank = _with_member(state, at, member._replace(node=Node()))
+                yield Step(f"the node with {member.node.counter} forgets", blank._replace(forgot=True))
 
     def client_steps(self, state: State, number: int, client: Client) -> Iterator[Step]:
         name = NAMES[number]
@@ -180,8 +182,8 @@ class _Explorer:
         return State(
             tuple(
                 sorted(
-                    Place(node, self.pruned(node, inbox | message), votes if keeps else votes & ~vote)
-                    for node, inbox, votes in state.places
+                    Member(node, self.pruned(node, inbox | message), votes if keeps else votes & ~vote)
+                    for node, inbox, votes in state.members
                 )
             ),
             _with_client(state.clients, number, client),
@@ -189,30 +191,30 @@ class _Explorer:
             state.forgot,
         )
 
-    def deliveries(self, state: State, at: int, place: Place) -> Iterator[Step]:
+    def deliveries(self, state: State, at: int, member: Member) -> Iterator[Step]:
         """Deliver what changes something; a message that changes nothing now may as well still be on its way."""
         for (number, ballot), message in self.releases.items():
-            if place.inbox & message:
-                node = self.leave(place.node, NAMES[number], ballot)
-                if node != place.node:
-                    done = place._replace(node=node, inbox=self.pruned(node, place.inbox & ~message))
-                    yield Step(f"a release of {ballot} by {NAMES[number]} arrives", _with_place(state, at, done))
+            if member.inbox & message:
+                node = self.leave(member.node, NAMES[number], ballot)
+                if node != member.node:
+                    done = member._replace(node=node, inbox=self.pruned(node, member.inbox & ~message))
+                    yield Step(f"a release of {ballot} by {NAMES[number]} arrives", _with_member(state, at, done))
         for (number, ballot), message in self.proposals.items():
-            if place.inbox & message:
-                node, answer = self.decide(place.node, NAMES[number], ballot)
+            if member.inbox & message:
+                node, answer = self.decide(member.node, NAMES[number], ballot)
                 if answer.kind is GRANTED:
-                    done = place._replace(node=node, inbox=self.pruned(node, place.inbox & ~message))
+                    done = member._replace(node=node, inbox=self.pruned(node, member.inbox & ~message))
                     yield from self.granted(state, at, done, number, ballot)
 
-    def granted(self, state: State, at: int, place: Place, number: int, ballot: int) -> Iterator[Step]:
+    def granted(self, state: State, at: int, member: Member, number: int, ballot: int) -> Iterator[Step]:
         label = f"a node grants {ballot} to {NAMES[number]}"
-        yield Step(f"{label}, the reply is lost", _with_place(state, at, place))
+        yield Step(f"{label}, the reply is lost", _with_member(state, at, member))
         client = state.clients[number]
         if client.phase is not Phase.ASKS or not self.system.counts(client.ballot, ballot):
             return
-        place = place._replace(votes=place.votes | 1 << number)
-        after = _with_place(state, at, place)
-        if sum(place.votes >> number & 1 for place in after.places) < self.system.needed:
+        member = member._replace(votes=member.votes | 1 << number)
+        after = _with_member(state, at, member)
+        if sum(member.votes >> number & 1 for member in after.members) < self.system.needed:
             yield Step(label, after)
             return
         won = state.won | 1 << client.ballot
@@ -240,9 +242,9 @@ def _way(came: dict[State, tuple[State, str] | None], state: State) -> tuple[str
     return tuple(reversed(labels))
 
 
-def _with_place(state: State, at: int, place: Place) -> State:
-    places = sorted((*state.places[:at], place, *state.places[at + 1 :]))
-    return State(tuple(places), state.clients, state.won, state.forgot)
+def _with_member(state: State, at: int, member: Member) -> State:
+    members = sorted((*state.members[:at], member, *state.members[at + 1 :]))
+    return State(tuple(members), state.clients, state.won, state.forgot)
 
 
 def _with_client(clients: tuple[Client, ...], number: int, client: Client) -> tuple[Client, ...]:

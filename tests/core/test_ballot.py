@@ -25,11 +25,11 @@ from holdfast.core.ballot import (
     Skewed,
     Vote,
     backoff,
-    judge,
     left_by,
     majority,
     prolonged,
     propose,
+    tally,
     verdict_of,
     vote,
 )
@@ -181,23 +181,23 @@ def test_majority(nodes: int, needed: int):
 
 def test_majority_of_grants_is_the_token_for_as_long_as_a_majority_keeps_it():
     lefts = [YES._replace(left=left * SECOND) for left in (5, 9, 7)]
-    assert judge(NOW, votes(lefts[0], lefts[1], None, lefts[2], BUSY)) == Elected(NOW, 5.0)
-    assert judge(NOW, votes(*lefts, YES, BUSY)) == Elected(NOW, 7.0)
+    assert tally(NOW, votes(lefts[0], lefts[1], None, lefts[2], BUSY)) == Elected(NOW, 5.0)
+    assert tally(NOW, votes(*lefts, YES, BUSY)) == Elected(NOW, 7.0)
 
 
 def test_grants_of_another_ballot_do_not_count():
     old = Vote(GRANTED, NOW - 1, NOW - 1, TTL)
-    assert not isinstance(judge(NOW, votes(YES, old, old)), Elected)
+    assert not isinstance(tally(NOW, votes(YES, old, old)), Elected)
 
 
 def test_minority_is_never_enough():
-    assert judge(NOW, votes(YES, YES, None, None, None)) == Silent(2)
-    assert not isinstance(judge(NOW, votes(YES, YES, BUSY, BUSY, BUSY)), Elected)
+    assert tally(NOW, votes(YES, YES, None, None, None)) == Silent(2)
+    assert not isinstance(tally(NOW, votes(YES, YES, BUSY, BUSY, BUSY)), Elected)
 
 
 def test_holder_of_a_majority_is_waited_for():
     late = BUSY._replace(left=6 * SECOND)
-    verdict = judge(NOW, votes(BUSY, late, late, YES, None))
+    verdict = tally(NOW, votes(BUSY, late, late, YES, None))
     assert isinstance(verdict, Waiting)
     assert verdict.retry_after == 6.0  # one is free; two more have to run out
     assert verdict.blocker is not None
@@ -206,19 +206,20 @@ def test_holder_of_a_majority_is_waited_for():
 
 def test_split_votes_are_no_holder():
     other = BUSY._replace(ballot=NOW - 8)
-    assert isinstance(judge(NOW, votes(BUSY, BUSY, other, other, YES)), Contended)
+    assert isinstance(tally(NOW, votes(BUSY, BUSY, other, other, YES)), Contended)
 
 
 def test_counters_in_the_way_ask_for_a_higher_ballot():
     low = Vote(LOW, NOW + 7)
-    assert judge(NOW, votes(low, low, YES, BUSY, None)) == Higher()
+    assert tally(NOW, votes(low, low, YES, BUSY, None)) == Higher()
     assert propose(votes(low, low, YES, BUSY, None), NOW) == NOW + 8
 
 
 def test_clock_that_a_majority_refuses_is_named():
     ahead = Vote(AHEAD, clock=NOW - 7200 * SECOND)
-    assert judge(NOW, votes(ahead, ahead, YES)) == Skewed(7200.0)
-    assert judge(NOW, votes(Vote(BEHIND, clock=NOW + 7200 * SECOND), ahead._replace(kind=BEHIND, clock=NOW), YES))
+    assert tally(NOW, votes(ahead, ahead, YES)) == Skewed(7200.0)
+    behind = Vote(BEHIND, clock=NOW + 7200 * SECOND)
+    assert tally(NOW, votes(behind, behind._replace(clock=NOW), YES)) == Skewed(-7200.0)
 
 
 def test_one_wild_counter_does_not_carry_the_others_away():

@@ -19,7 +19,17 @@ SYSTEMS = {
 }
 
 
-@pytest.mark.parametrize("system", SYSTEMS.values(), ids=SYSTEMS.keys())
+# The smallest explores 25,000 states in a second or two, the others take several seconds each.
+QUICK = "grants run out, and sending again"
+
+
+@pytest.mark.parametrize(
+    "system",
+    [
+        pytest.param(system, id=name, marks=[] if name == QUICK else pytest.mark.slow)
+        for name, system in SYSTEMS.items()
+    ],
+)
 def test_no_interleaving_breaks_a_law(system: System):
     found = explore(system)
     assert not found.broken, "\n".join((found.broken, *found.trace))
@@ -66,6 +76,7 @@ MUTANTS = {
 }
 
 
+@pytest.mark.control
 @pytest.mark.parametrize(("mutant", "law"), MUTANTS.values(), ids=MUTANTS.keys())
 def test_each_mutant_is_caught(mutant: System, law: str):
     found = explore(mutant)

@@ -20,7 +20,7 @@ RESOURCES = ("a", "b", "c")
 ACTORS = 5
 
 
-class Wish(NamedTuple):
+class Ask(NamedTuple):
     """An actor asks for a resource, unless it waits already."""
 
     actor: int
@@ -33,30 +33,30 @@ class Wish(NamedTuple):
 
 KINDS = [(MAX, MAX), (MAX, MAX), (1, MAX), (1, 2), (1, 2), (1, 3), (2, 3)]
 
-wishes = st.builds(
-    lambda actor, resource, kind, fair, detached: Wish(actor, resource, kind[0], kind[1], fair, detached),
+asks = st.builds(
+    lambda actor, resource, kind, fair, detached: Ask(actor, resource, kind[0], kind[1], fair, detached),
     st.integers(0, ACTORS - 1),
     st.sampled_from(RESOURCES),
     st.sampled_from(KINDS),
     st.sampled_from([True, True, True, False]),
     st.sampled_from([False, False, False, False, True]),
 )
-stories = st.lists(wishes, min_size=3, max_size=20)
+stories = st.lists(asks, min_size=3, max_size=20)
 
 
-def play(story: Sequence[Wish]) -> list[ResourceState]:
+def play(story: Sequence[Ask]) -> list[ResourceState]:
     """Let the actors ask one after the other; return what `inspect` shows in the end. Who waits asks nothing more."""
     queues = {resource: Queue() for resource in RESOURCES}
     waits: set[int] = set()
-    for number, wish in enumerate(story):
-        if wish.actor in waits:
+    for number, ask in enumerate(story):
+        if ask.actor in waits:
             continue
         claim = Claim(
-            wish.resource, f"client.{wish.actor}.{number}", wish.weight, wish.capacity, 100.0, f"actor-{wish.actor}",
-            None, wish.fair, wish.detached,
+            ask.resource, f"client.{ask.actor}.{number}", ask.weight, ask.capacity, 100.0, f"actor-{ask.actor}",
+            None, ask.fair, ask.detached,
         )  # fmt: skip
-        if not isinstance(queues[wish.resource].claim(claim, 0.0, 1, 100.0).answer, Granted):
-            waits.add(wish.actor)
+        if not isinstance(queues[ask.resource].claim(claim, 0.0, 1, 100.0).answer, Granted):
+            waits.add(ask.actor)
     return [queue.state(resource, 0.0) for resource, queue in queues.items()]
 
 
@@ -89,20 +89,20 @@ def check_chain(states: Sequence[ResourceState], first: ClaimState, chain: Seque
 
 @settings(max_examples=400, deadline=None)
 @given(stories)
-def test_a_deadlock_is_found_if_and_only_if_there_is_one(story: list[Wish]) -> None:
+def test_a_deadlock_is_found_if_and_only_if_there_is_one(story: list[Ask]) -> None:
     check(play(story))
 
 
 @settings(max_examples=200, deadline=None)
 @given(stories)
-def test_locks_that_are_taken_in_one_order_never_deadlock(story: list[Wish]) -> None:
+def test_locks_that_are_taken_in_one_order_never_deadlock(story: list[Ask]) -> None:
     """The way out that the error names: an actor that asks for nothing before what it holds is never stuck."""
     last: dict[int, str] = {}
     sorted_story = []
-    for wish in story:
-        if wish.resource > last.get(wish.actor, ""):
-            last[wish.actor] = wish.resource
-            sorted_story.append(wish)
+    for ask in story:
+        if ask.resource > last.get(ask.actor, ""):
+            last[ask.actor] = ask.resource
+            sorted_story.append(ask)
     assert check(play(sorted_story)) == 0
 
 
@@ -112,7 +112,7 @@ def test_the_stories_have_deadlocks_and_waits_without_one() -> None:
 
     @settings(max_examples=300, deadline=None, database=None, phases=[Phase.generate])
     @given(stories)
-    def look(story: list[Wish]) -> None:
+    def look(story: list[Ask]) -> None:
         states = play(story)
         if any(state.waiters for state in states):
             found.add(bool(never_served(states)))
@@ -153,13 +153,14 @@ MUTANTS = [
 ]
 
 
+@pytest.mark.control
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_a_mistake_is_noticed(mutant: Callable[..., list[Wait]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deadlock, "_blocked", mutant)
 
     @settings(max_examples=2000, deadline=None, database=None, phases=[Phase.generate], derandomize=True)
     @given(stories)
-    def fails(story: list[Wish]) -> None:
+    def fails(story: list[Ask]) -> None:
         check(play(story))
 
     with pytest.raises((AssertionError, StopIteration, RuntimeError, ExceptionGroup)):
@@ -169,16 +170,16 @@ def test_a_mistake_is_noticed(mutant: Callable[..., list[Wait]], monkeypatch: py
 # -- by example
 
 
-def lock(actor: int, resource: str) -> Wish:
-    return Wish(actor, resource, MAX, MAX, True, False)
+def lock(actor: int, resource: str) -> Ask:
+    return Ask(actor, resource, MAX, MAX, True, False)
 
 
-def permit(actor: int, resource: str, permits: int = 2) -> Wish:
-    return Wish(actor, resource, 1, permits, True, False)
+def permit(actor: int, resource: str, permits: int = 2) -> Ask:
+    return Ask(actor, resource, 1, permits, True, False)
 
 
-def read(actor: int, resource: str) -> Wish:
-    return Wish(actor, resource, 1, MAX, True, False)
+def read(actor: int, resource: str) -> Ask:
+    return Ask(actor, resource, 1, MAX, True, False)
 
 
 def waiter(states: Sequence[ResourceState], actor: int) -> str:

@@ -20,7 +20,7 @@ ALL = sorted(
 def test_the_errors_are_those_of_the_design() -> None:
     assert {kind.__name__ for kind in ALL} == {
         *("LockError", "AcquireTimeout", "LeaseLost", "NotHeld", "StaleToken", "RateLimited", "Deadlock"),
-        *("Unsupported", "StoreError", "StoreUnavailable"),
+        *("Unsupported", "StoreError", "StoreUnavailable", "AcquireCancelled"),
     }
     for kind in ALL:
         assert getattr(holdfast, kind.__name__) is kind

@@ -64,6 +64,7 @@ def test_live_readers_do_not_refuse_each_other(first: list[int], more: list[int]
     assert not visit(visit(seen, 15, False)[0], 14, True)[1], "a reader from before the writer is stale"
 
 
+@pytest.mark.control
 def test_control_with_one_number_live_readers_would_refuse_each_other() -> None:
     newest = 10
     refused = []

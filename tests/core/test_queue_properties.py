@@ -241,7 +241,7 @@ def test_a_queue_can_be_taken_apart_and_put_together_between_any_two_operations(
         if isinstance(what, Pass):
             now, wall_us = now + what.seconds, wall_us + what.wall_us
             continue
-        copies = [Entry(e.seq, e.claim, e.token, e.expires, e.kept, e.place) for _, e in sorted(rows.items())]
+        copies = [Entry(e.seq, e.claim, e.token, e.expires, e.kept, e.address) for _, e in sorted(rows.items())]
         parts = Queue(copies, counter)
         answers = []
         for queue in (whole, parts):
@@ -424,7 +424,7 @@ MUTANTS = [
 
 
 def survives(make: Callable[[], Queue]) -> bool:
-    """Tell whether the properties find nothing wrong with a queue."""
+    """Return whether the properties find nothing wrong with a queue."""
 
     @settings(
         max_examples=500,
@@ -445,11 +445,13 @@ def survives(make: Callable[[], Queue]) -> bool:
     return True
 
 
+@pytest.mark.control
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
 def test_a_queue_with_a_mistake_is_caught(mutant: type[Queue]) -> None:
     assert not survives(mutant)
 
 
+@pytest.mark.control
 @pytest.mark.parametrize(
     "mistake",
     [

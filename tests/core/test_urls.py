@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import string
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.urls import StoreURL, parse_url
+from holdfast.errors import StoreError
 
 SECRET = "Tr0ub4dor"
 
@@ -71,6 +73,9 @@ def test_addresses_are_taken_apart(url: str, expected: StoreURL) -> None:
         ("://h", "begins with a scheme"),
         ("re dis://h", "begins with a scheme"),
         (f"re@dis:{SECRET}", "begins with a scheme"),
+        (f"user:{SECRET}@host:6379", "begins with a scheme, like .* or 'redis://host:6379'"),
+        (f":{SECRET}@host:6379", "begins with a scheme"),
+        (f"{SECRET}@host:6379/0", "begins with a scheme"),
         (f"redis://u:{SECRET}@h:0", "host:port"),
         (f"redis://u:{SECRET}@h:65536", "host:port"),
         (f"redis://u:{SECRET}@h:-1", "host:port"),
@@ -138,10 +143,10 @@ def test_passwords_of_single_hosts_are_never_shown(passwords: list[str], user: s
         assert shown.count("***") == 3
 
 
-@pytest.mark.parametrize("places", [f"u:{SECRET}@h:x,h2,h3", f"h1,u:{SECRET}@,h3", f"h1,h2,u:{SECRET}@h:0"])
-def test_bad_hosts_with_a_login_of_their_own_are_refused_without_showing_it(places: str) -> None:
+@pytest.mark.parametrize("hosts", [f"u:{SECRET}@h:x,h2,h3", f"h1,u:{SECRET}@,h3", f"h1,h2,u:{SECRET}@h:0"])
+def test_bad_hosts_with_a_login_of_their_own_are_refused_without_showing_it(hosts: str) -> None:
     with pytest.raises(ValueError, match=r"host number [123] of the redlock:// URL") as caught:
-        parse_url(f"redlock://{places}")
+        parse_url(f"redlock://{hosts}")
     assert SECRET not in str(caught.value)
 
 
@@ -178,3 +183,77 @@ def test_what_is_shown_can_be_parsed_again(url: str) -> None:
 def test_an_ipv6_address_is_shown_so_that_it_can_be_parsed_again() -> None:
     url = parse_url("redis://[::1]:6379,[::2]/0")
     assert parse_url(str(url)) == url
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("localhost:6379", r"'localhost:6379' has no scheme; write redis://localhost:6379$"),
+        ("cache.example.com:6379/2", r"write redis://cache\.example\.com:6379/2$"),
+        ("my_redis:6379", r"write redis://my_redis:6379$"),
+        ("[::1]:2379", r"write etcd://\[::1\]:2379$"),
+        ("127.0.0.1:26379", r"write redis\+sentinel://127\.0\.0\.1:26379$"),
+        ("host:7000", "write redis://host:7000 or etcd://host:7000$"),
+        ("localhost", "begins with a scheme"),
+    ],
+)
+def test_a_host_and_a_port_without_a_scheme_are_told_what_to_write(text: str, rule: str) -> None:
+    with pytest.raises(ValueError, match=rule):
+        parse_url(text)
+
+
+def test_a_file_may_have_a_number_for_a_name() -> None:
+    assert parse_url("sqlite:6379") == StoreURL("sqlite", path="6379")
+
+
+def test_a_password_may_be_given_apart() -> None:
+    url = parse_url("redis://u:old@h").with_password("new")
+    assert (url.username, url.password, url.ask_login) == ("u", "new", None)
+    url = parse_url("redlock://u:old@a,b,c").with_password("new")
+    assert url.logins == (("u", "new"), (None, "new"), (None, "new"))
+
+
+def test_a_password_may_be_asked_for_and_is_not_shown() -> None:
+    class Vault:
+        def __call__(self) -> str:
+            return SECRET
+
+        def __repr__(self) -> str:
+            return SECRET
+
+    for text, shown in (
+        ("redis://u:old@h", "redis://u:***@h"),
+        ("redis://h", "redis://:***@h"),
+        ("redlock://u:old@a,b,c", "redlock://u:***@a,:***@b,:***@c"),
+    ):
+        url = parse_url(text).with_password(Vault())
+        assert url.password is None
+        assert {password for _, password in url.logins} <= {None}
+        assert url.ask_login is not None
+        assert url.ask_login() == (None, SECRET)
+        assert str(url) == shown
+        assert SECRET not in repr(url) + repr(url.ask_login) + repr(tuple(url))
+    assert url.with_password("text").ask_login is None
+
+
+def test_what_cannot_be_a_password() -> None:
+    async def later() -> str:
+        return SECRET
+
+    with pytest.raises(ValueError, match="a str, or a callable that returns one, not int"):
+        parse_url("redis://h").with_password(5)
+    with pytest.raises(ValueError, match="plain function, not a coroutine function"):
+        parse_url("redis://h").with_password(later)
+    asked = parse_url("redis://h").with_password(SECRET.encode).ask_login
+    assert asked is not None
+    with pytest.raises(StoreError, match="has to return a str; it returned bytes") as caught:
+        asked()
+    assert SECRET not in str(caught.value)
+
+
+def test_options_may_be_given_apart() -> None:
+    url = parse_url("redis://h?a=1&b=2").with_options({"b": "3", "c": True, "d": False})
+    assert url.options == {"a": "1", "b": "3", "c": "true", "d": "false"}
+    wrong: dict[str, Any] = {"a": 1}
+    with pytest.raises(ValueError, match="option 'a' must be a str or a bool, not int"):
+        url.with_options(wrong)

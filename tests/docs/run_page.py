@@ -26,7 +26,7 @@ def stated(code: str) -> list[str]:
 
 
 def matches(expected: str, printed: str) -> bool:
-    """Tell whether a line of output is the one that was stated."""
+    """Return whether a line of output is the one that was stated."""
     pattern = ".*".join(re.escape(part) for part in expected.split("..."))
     return re.fullmatch(pattern, printed) is not None
 

@@ -1,17 +1,14 @@
-"""Tables of the documentation that are drawn from code. Run as a program it writes them into the pages:
-
-.venv/bin/python -m tests.docs.tables
-"""
+"""Tables of the documentation that are drawn from code. As a program, by `make docs`, it writes them into the pages."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from math import inf
 
-from holdfast._registry import STORES, find_store
 from holdfast.core.lease import EXITS, LIVE, TRANSITIONS, Fact, State
 from holdfast.core.names import MIN_TTL
 from holdfast.core.promises import LAWS, Broken, Capabilities, Fault
+from holdfast.stores.registry import STORES, find_store
 from tests.docs.pages import generated, pages, replace_generated
 
 

@@ -87,7 +87,7 @@ def test_tables_are_those_of_the_code(name: str):
     parts = [part for page in PAGES for found, part in pages.generated(page).items() if found == name]
     assert parts, f"no page shows {name}"
     for part in parts:
-        assert part == tables.PARTS[name](), "write it anew: .venv/bin/python -m tests.docs.tables"
+        assert part == tables.PARTS[name](), "write it anew: make docs"
 
 
 def test_the_laws_are_those_of_the_code():

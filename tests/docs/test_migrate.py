@@ -13,7 +13,7 @@ from redis.retry import Retry
 
 import holdfast
 from holdfast.core.events import Event, Renewed
-from holdfast.testing.servers import eventually
+from holdfast.testing._sync.runtime import eventually
 from holdfast.testing.servers.redis import RedisServer
 from tests.servers import needed
 
@@ -35,7 +35,7 @@ def client(server: RedisServer) -> Iterator[redis.Redis]:
 def test_redis_py_tells_of_a_loss_at_the_release_only(client: redis.Redis):
     lock = client.lock("jobs", timeout=0.2)
     assert lock.acquire()
-    eventually(lambda: bool(client.lock("jobs").acquire(blocking=False)), "the lock did not expire")
+    eventually(lambda: client.lock("jobs").acquire(blocking=False))  # it has expired
     with pytest.raises(LockNotOwnedError):
         lock.release()
 
@@ -52,9 +52,9 @@ def test_python_redis_lock_renews_no_more_after_one_error(server: RedisServer, c
     assert lock.acquire()
     renewer = lock._lock_renewal_thread
     server.stop()
-    eventually(lambda: not renewer.is_alive(), "the thread that renews bore the outage")
+    eventually(lambda: not renewer.is_alive())  # the outage was not borne
     server.start()
-    eventually(lambda: not client.exists("lock:jobs"), "it was renewed")
+    eventually(lambda: not client.exists("lock:jobs"))  # nobody renews it
     with pytest.raises(redis_lock.NotAcquired):
         lock.release()
 
@@ -71,9 +71,9 @@ def test_holdfast_bears_the_outage_that_ends_the_renewals_there(server: RedisSer
     with holdfast.connect(server.url, io_timeout=0.2, observers=[seen.append]) as locks:
         with locks.lock("jobs", ttl=6) as lease:
             server.stop()
-            eventually(lambda: lease.state == "at risk", "no renewal went unanswered")
+            eventually(lambda: lease.state == "at risk")
             server.start()
-            eventually(lambda: any(isinstance(event, Renewed) for event in seen), "it was not renewed")
+            eventually(lambda: any(isinstance(event, Renewed) for event in seen))
             lease.check()
 
 

@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.servers import eventually
+from holdfast.testing._sync.runtime import eventually
 from tests.docs import pages
 
 pytestmark = pytest.mark.slow
+LIMIT = 20.0
 RECIPES = pages.ROOT / "docs" / "recipes.md"
 
 
@@ -71,17 +72,20 @@ def test_workers_of_gunicorn_share_a_client_made_before_their_fork(tmp_path: Pat
     (tmp_path / "shop.py").write_text(block("def application(") + "\nwith locks.lock('used before the fork'): pass\n")
     listening = tmp_path / "web"
     with running(tmp_path, "gunicorn", "--preload", "--workers=2", f"--bind=unix:{listening}", "shop:application"):
-        eventually(listening.exists, "gunicorn did not listen", log=lambda: log(tmp_path))
+        eventually(listening.exists, limit=LIMIT, complaint=lambda: f"gunicorn did not listen\n{log(tmp_path)}")
         workers: set[str] = set()
         tokens: list[int] = []
 
         def both_answered() -> bool:
-            owner, token = ask(listening)
+            try:
+                owner, token = ask(listening)
+            except ConnectionRefusedError:  # between its bind and its listen
+                return False
             workers.add(owner)
             tokens.append(int(token))
             return len(workers) == 2
 
-        eventually(both_answered, "only one worker answered", log=lambda: log(tmp_path))
+        eventually(both_answered, limit=LIMIT, complaint=lambda: f"only one worker answered\n{log(tmp_path)}")
     assert tokens == sorted(set(tokens))
 
 
@@ -113,7 +117,11 @@ def count():
         return lines.read_text().splitlines() if lines.exists() else []
 
     with running(tmp_path, "celery", "-A", "shop", "worker", *options, **broker):
-        eventually(lambda: len(written()) == 20, "the tasks were not done", log=lambda: log(tmp_path))
+        eventually(
+            lambda: len(written()) == 20,
+            limit=LIMIT,
+            complaint=lambda: f"the tasks were not done\n{log(tmp_path)}",
+        )
     numbers, processes = zip(*(line.split() for line in written()), strict=True)
     assert len(set(processes)) == 2
     assert (sorted(map(int, numbers)) == list(range(20))) is excludes

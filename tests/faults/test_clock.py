@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.faults.clock import ROUTINES, moved, set_clock, why_not
+from tests.faults.clock import ROUTINES, moved, set_clock, why_not
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")
 

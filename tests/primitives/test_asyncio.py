@@ -10,7 +10,7 @@ import pytest
 from holdfast._async.client import Client
 from holdfast._async.lease import Lease
 from holdfast.errors import LeaseLost, NotHeld
-from holdfast.testing._async.case import TappedClient
+from holdfast.testing._async.case import CaseClient
 from holdfast.testing._async.runtime import cancelled_at, eventually
 from holdfast.testing._async.tap import unanswered
 from holdfast.testing.clock import ManualClock
@@ -20,7 +20,7 @@ MOST_POINTS = 40
 
 
 async def test_the_body_of_a_lost_term_is_cancelled_and_the_loop_goes_on(url: str, clock: ManualClock) -> None:
-    async with TappedClient(url, clock=clock) as locks:
+    async with CaseClient(url, clock=clock) as locks:
         terms: list[int] = []
 
         async def campaign() -> None:
@@ -115,7 +115,7 @@ async def test_lock_all_cancelled_at_any_await_leaves_nothing(url: str, clock: M
 
 async def test_lock_all_cancelled_twice_gives_back_what_is_left(url: str, clock: ManualClock) -> None:
     """The second cancellation strikes while the first is being tidied up."""
-    async with TappedClient(url, clock=clock) as locks, Client(url, clock=clock) as other:
+    async with CaseClient(url, clock=clock) as locks, Client(url, clock=clock) as other:
         leases = await locks.lock_all("a", "b", "c", ttl=1000).acquire()
         reached = asyncio.Event()
 
@@ -140,7 +140,7 @@ async def test_lock_all_cancelled_twice_gives_back_what_is_left(url: str, clock:
 
 
 async def test_the_loss_of_one_cancels_the_body_of_all(url: str, clock: ManualClock) -> None:
-    async with TappedClient(url, clock=clock) as locks:
+    async with CaseClient(url, clock=clock) as locks:
         for lost in (["a"], ["b"], ["a", "b"]):
             started = asyncio.Event()
 

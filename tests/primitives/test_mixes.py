@@ -1,7 +1,7 @@
 """Locks, readers, writers, permits, trees and multi-locks on the same names, in schedules that nobody thought of.
 
-Actors are tasks: each takes a wish, or gives one back, when the story says so. After every sentence, when everybody
-either rests or waits in line, the one rule must explain what the store shows.
+Actors are tasks: each takes a lock of some kind, or gives one back, when the story says so. After every sentence, when
+everybody either rests or waits in line, the one rule must explain what the store shows.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from holdfast._async.wish import Wish
-from holdfast._memory import Room
+from holdfast._async.acquirable import Acquirable
 from holdfast.core.claim import MAX, Answer, Claim, ClaimState, Granted, ResourceState
 from holdfast.core.urls import parse_url
 from holdfast.errors import AcquireTimeout, Deadlock, LeaseLost
-from holdfast.testing._async.case import TappedClient
+from holdfast.stores.memory.room import Room
+from holdfast.testing._async.case import CaseClient
 from holdfast.testing.clock import ManualClock
 from tests.contract import mutant_stores
 from tests.core.naive_deadlock import Line, never_served
@@ -36,7 +36,7 @@ class Take(NamedTuple):
     """An actor asks for something, and waits for it: for ever, or for so long."""
 
     actor: int
-    wish: int
+    kind: int
     timeout: float | None
 
 
@@ -55,7 +55,7 @@ class Pass(NamedTuple):
 Step = Take | Give | Pass
 
 # Few names, so that they meet: "a" is a lock, a reader's, a parent and a member of several.
-WISHES: list[Callable[[TappedClient], Wish[Any]]] = [
+KINDS: list[Callable[[CaseClient], Acquirable[Any]]] = [
     lambda locks: locks.lock("a", ttl=TTL),
     lambda locks: locks.lock("a/1", ttl=TTL),
     lambda locks: locks.lock("b", ttl=TTL),
@@ -75,7 +75,7 @@ WISHES: list[Callable[[TappedClient], Wish[Any]]] = [
 ]
 
 actors = st.integers(0, ACTORS - 1)
-takes = st.builds(Take, actors, st.integers(0, len(WISHES) - 1), st.sampled_from([None, None, None, 1.0, 0.0]))
+takes = st.builds(Take, actors, st.integers(0, len(KINDS) - 1), st.sampled_from([None, None, None, 1.0, 0.0]))
 steps: st.SearchStrategy[Step] = st.one_of(
     takes,
     takes,
@@ -96,7 +96,7 @@ class Book:
         self._came: dict[str, int] = {}  # by holder, the step of the story
         self.step = 0
 
-    def listen(self, client: TappedClient) -> None:
+    def listen(self, client: CaseClient) -> None:
         """Note what this client asks for and what it is granted."""
         claim_of = client.tap.claim
 
@@ -146,7 +146,7 @@ class Book:
 class Actor:
     """A task that takes and gives back as it is told."""
 
-    def __init__(self, client: TappedClient) -> None:
+    def __init__(self, client: CaseClient) -> None:
         self.client = client
         self.held: list[Any] = []
         self.deadlocks = 0
@@ -160,16 +160,23 @@ class Actor:
 
     async def _run(self) -> None:
         while True:
-            what = await self._orders.get()
+            await self._take_until_told_to_give()
+            self.busy = False
+
+    async def _take_until_told_to_give(self) -> None:
+        """Take what it is told, each inside of the one before."""
+        while isinstance(what := await self._orders.get(), Take):
+            taken = len(self.held)
             try:
-                if isinstance(what, Take):
-                    self.held.append(await WISHES[what.wish](self.client).acquire(what.timeout))
-                elif self.held:
-                    await self.held.pop().release()
+                async with KINDS[what.kind](self.client).acquire(what.timeout) as lease:
+                    self.held.append(lease)
+                    self.busy = False
+                    await self._take_until_told_to_give()
             except Deadlock:
                 self.deadlocks += 1
             except (AcquireTimeout, LeaseLost):
                 pass
+            del self.held[taken:]
             self.busy = False
 
 
@@ -178,14 +185,14 @@ class Stage:
 
     def __init__(self, url: str, most: int, detect_deadlocks: bool) -> None:
         self.clock = ManualClock()
-        self.most = most  # wishes that an actor has at once
+        self.most = most  # locks that an actor takes at once
         self.book = Book()
         self._asleep: set[object] = set()
         self.clients = [self._client(url, detect_deadlocks) for _ in range(2)]
         self.actors = [Actor(self.clients[number % 2]) for number in range(ACTORS)]
 
-    def _client(self, url: str, detect_deadlocks: bool) -> TappedClient:
-        client = TappedClient(parse_url(url), clock=self.clock, detect_deadlocks=detect_deadlocks, io_timeout=30)
+    def _client(self, url: str, detect_deadlocks: bool) -> CaseClient:
+        client = CaseClient(parse_url(url), clock=self.clock, detect_deadlocks=detect_deadlocks, io_timeout=30)
 
         async def lies_down() -> None:
             self._asleep.add(asyncio.current_task())
@@ -305,7 +312,7 @@ EXAMPLES = {"memory": 50, "sqlite": 15}
 
 @pytest.mark.parametrize("store", EXAMPLES)
 def test_the_rule_explains_every_mix_and_nobody_waits_for_ever(store: str) -> None:
-    """Whoever has one wish at a time never deadlocks: members of several are taken in one order, parents first."""
+    """Whoever takes one at a time never deadlocks: members of several are taken in one order, parents first."""
 
     @settings(max_examples=EXAMPLES[store], deadline=None)
     @given(stories)
@@ -318,7 +325,7 @@ def test_the_rule_explains_every_mix_and_nobody_waits_for_ever(store: str) -> No
 
 @pytest.mark.parametrize("store", EXAMPLES)
 def test_who_looks_for_deadlocks_never_stays_in_one(store: str) -> None:
-    """With two wishes at a time there are deadlocks; whoever would close one is told."""
+    """With two at a time there are deadlocks; whoever would close one is told."""
 
     @settings(max_examples=EXAMPLES[store], deadline=None)
     @given(stories)
@@ -329,7 +336,7 @@ def test_who_looks_for_deadlocks_never_stays_in_one(store: str) -> None:
 
 
 def first_failure(most: int) -> bool:
-    """Tell whether one of many stories fails; the first that does is enough."""
+    """Return whether one of many stories fails; the first that does is enough."""
 
     @settings(
         max_examples=500,
@@ -360,14 +367,16 @@ MUTANTS = [
 ]
 
 
+@pytest.mark.control
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_a_store_with_a_mistake_is_noticed(mutant: type[Room], monkeypatch: pytest.MonkeyPatch) -> None:
     rooms: dict[str, Room] = {}
-    monkeypatch.setattr("holdfast._async.stores.memory.room", lambda name: rooms.setdefault(name, mutant()))
+    monkeypatch.setattr("holdfast.stores.memory._async.store.room", lambda name: rooms.setdefault(name, mutant()))
     monkeypatch.setattr(f"{__name__}.LIMIT", 0.2)
     assert first_failure(1)
 
 
+@pytest.mark.control
 def test_without_looking_there_are_deadlocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control of the test above: the stories have them."""
     monkeypatch.setattr(f"{__name__}.LIMIT", 0.2)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import holdfast
+from holdfast.testing._sync.runtime import eventually
 from holdfast.testing.child import Child
 
 pytestmark = pytest.mark.slow
@@ -19,7 +19,7 @@ LONG = 600.0  # a ttl that nobody waits for
 SHORT = 1.0
 
 
-class Place:
+class Rig:
     """A file, and the processes that use it."""
 
     def __init__(self, folder: Path, flavour: str) -> None:
@@ -28,37 +28,30 @@ class Place:
         self.url = f"sqlite://{folder}/locks.db"
         self.children: list[Child] = []
 
-    def child(self, part: str, ttl: float) -> Child:
+    def child(self, role: str, ttl: float) -> Child:
         """Start a process and wait for its first word."""
-        child = Child(self.folder, self.flavour, part, url=self.url, namespace="default", ttl=ttl)
+        child = Child(self.folder, self.flavour, role, url=self.url, namespace="default", ttl=ttl)
         self.children.append(child)
         return child
 
     def waiting(self, count: int) -> None:
         """Wait until so many stand in line."""
         with holdfast.connect(self.url) as locks:
-            eventually(lambda: sum(len(state.waiters) for state in locks.inspect("r")) == count)
+            eventually(lambda: sum(len(state.waiters) for state in locks.inspect("r")) == count, limit=LIMIT)
 
 
 @pytest.fixture(params=["sync", "async"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    place = Place(tmp_path, request.param)
-    yield place
-    for child in place.children:
+def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
+    rig = Rig(tmp_path, request.param)
+    yield rig
+    for child in rig.children:
         child.signal(signal.SIGCONT)
         child.kill()
 
 
-def eventually(condition: Callable[[], object]) -> None:
-    until = time.monotonic() + LIMIT
-    while not condition():
-        assert time.monotonic() < until, "waited in vain"
-        time.sleep(0.005)
-
-
 def hears(child: Child, count: int) -> list[object]:
     """Return the word of that number."""
-    eventually(lambda: child.heard(count))
+    eventually(lambda: child.heard(count), limit=LIMIT)
     word: list[object] = child.said[count - 1]
     return word
 
@@ -69,51 +62,51 @@ def token_of(word: list[object], said: str) -> int:
     return word[1]
 
 
-def test_a_killed_leader_is_followed_at_once(place: Place) -> None:
+def test_a_killed_leader_is_followed_at_once(rig: Rig) -> None:
     """The store sees that the process is gone: nobody waits for the ttl."""
-    first = place.child("lead", LONG)
+    first = rig.child("lead", LONG)
     before = token_of(hears(first, 1), "leads")
-    second = place.child("lead", LONG)
-    place.waiting(1)
+    second = rig.child("lead", LONG)
+    rig.waiting(1)
     assert second.said == []
     first.kill()
     assert token_of(hears(second, 1), "leads") > before
 
 
-def test_a_stopped_leader_is_followed_after_its_ttl_and_campaigns_on(place: Place) -> None:
-    first = place.child("lead", SHORT)
+def test_a_stopped_leader_is_followed_after_its_ttl_and_campaigns_on(rig: Rig) -> None:
+    first = rig.child("lead", SHORT)
     before = token_of(hears(first, 1), "leads")
-    second = place.child("lead", LONG)
-    place.waiting(1)
+    second = rig.child("lead", LONG)
+    rig.waiting(1)
     first.signal(signal.SIGSTOP)
     after = token_of(hears(second, 1), "leads")
     assert after > before
     first.signal(signal.SIGCONT)
     assert hears(first, 2) == ["lost", before]
-    place.waiting(1)
+    rig.waiting(1)
     second.stop()
     assert hears(second, 2) == ["resigned", after]
     assert token_of(hears(first, 3), "leads") > after
 
 
-def test_work_of_a_killed_process_is_done_again(place: Place) -> None:
-    first = place.child("work", LONG)
+def test_work_of_a_killed_process_is_done_again(rig: Rig) -> None:
+    first = rig.child("work", LONG)
     before = token_of(hears(first, 1), "runs")
-    second = place.child("work", LONG)
-    place.waiting(1)
+    second = rig.child("work", LONG)
+    rig.waiting(1)
     first.kill()
     after = token_of(hears(second, 1), "runs")
     assert after > before
     second.stop()
     assert hears(second, 2) == ["result", after]
-    assert hears(place.child("work", LONG), 1) == ["result", after]  # it finds the result and does nothing
+    assert hears(rig.child("work", LONG), 1) == ["result", after]  # it finds the result and does nothing
 
 
-def test_work_that_was_stopped_and_overtaken_gets_the_result_of_the_other(place: Place) -> None:
-    first = place.child("work", SHORT)
+def test_work_that_was_stopped_and_overtaken_gets_the_result_of_the_other(rig: Rig) -> None:
+    first = rig.child("work", SHORT)
     before = token_of(hears(first, 1), "runs")
-    second = place.child("work", LONG)
-    place.waiting(1)
+    second = rig.child("work", LONG)
+    rig.waiting(1)
     first.signal(signal.SIGSTOP)
     after = token_of(hears(second, 1), "runs")
     assert after > before

@@ -7,20 +7,20 @@ import threading
 
 import pytest
 
-from tests.shell._sync import runtime
-from tests.shell.clock import ManualClock
+from holdfast.testing.clock import ManualClock
+from tests.shell import threads
 
 _numbers = itertools.count(1)
 
 
 @pytest.fixture(autouse=True)
 def _others() -> None:
-    runtime.others = set(threading.enumerate())
+    threads.others = set(threading.enumerate())
 
 
 @pytest.fixture
 def clock() -> ManualClock:
-    return ManualClock()
+    return ManualClock(now=1000.0)  # a round number: tests compare times with it
 
 
 @pytest.fixture

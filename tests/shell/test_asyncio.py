@@ -10,9 +10,9 @@ import pytest
 
 import holdfast.aio
 from holdfast._async.lease import Lease
-from holdfast.core.claim import Claim
-from tests.shell._async.kit import Tap, connect
-from tests.shell.clock import ManualClock
+from holdfast.testing.clock import ManualClock
+from tests.shell._async.kit import connect
+from tests.shell._async.runtime import activities
 from tests.shell.script import run
 
 
@@ -59,7 +59,7 @@ async def test_gather_takes_acquires(name: str, clock: ManualClock) -> None:
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 async def test_a_never_awaited_acquire_leaves_nothing(name: str, clock: ManualClock) -> None:
     async with connect(name, clock) as locks:
-        tap = Tap(locks)
+        tap = locks.tap
         lock = locks.lock("r")
         lock.acquire()
         gc.collect()
@@ -147,11 +147,12 @@ async def test_tasks_are_named_in_the_owner(name: str, clock: ManualClock) -> No
 
 async def test_nothing_runs_after_close(name: str, clock: ManualClock) -> None:
     async with connect(name, clock) as locks:
-        tap = Tap(locks)
+        tap = locks.tap
         async with locks.lock("r"):
             clock.advance(10.01)
-            await tap.count("renewals", 1)
-        assert len(asyncio.all_tasks()) == 3
+            await tap.reached("renewals", 1)
+        assert activities() == ["holdfast-renewer", "holdfast-timekeeper"]
+    assert activities() == []
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
@@ -205,17 +206,8 @@ def test_a_program_that_did_not_close_ends_in_peace() -> None:
 
 async def test_claims_of_one_task_share_an_actor(name: str, clock: ManualClock) -> None:
     async with connect(name, clock) as locks:
-        seen: list[Claim] = []
-        tap = Tap(locks)
-        claim = tap._claim
-
-        async def note(asked: Claim, queue: bool = True) -> Any:
-            seen.append(asked)
-            return await claim(asked, queue)
-
-        tap._claim = note
         async with locks.lock("a"), locks.lock("b"):
-            pass
-        first, second = (one.holder.rsplit(".", 1) for one in seen)
+            seen = [state.holders[0].holder for state in await locks.inspect()]
+        first, second = (holder.rsplit(".", 1) for holder in seen)
         assert first[0] == second[0]
         assert first[1] != second[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import functools
 import threading
 from pathlib import Path
@@ -12,9 +13,11 @@ import pytest
 import holdfast
 from holdfast.core.claim import Lost
 from holdfast.errors import Deadlock, LeaseLost
-from tests.shell._sync.kit import Tap, connect, keeper_passes
-from tests.shell._sync.runtime import activities, eventually, spawn
-from tests.shell.clock import ManualClock
+from holdfast.keeper import threads
+from holdfast.testing._sync.runtime import eventually, spawn
+from holdfast.testing.clock import ManualClock
+from tests.shell._sync.kit import connect, keeper_passes
+from tests.shell._sync.runtime import activities
 
 
 def test_acquire_returns_the_lease(name: str, clock: ManualClock) -> None:
@@ -45,9 +48,6 @@ def test_a_thread_ident_that_comes_again_is_another_actor(name: str, clock: Manu
                 break
         assert isinstance(lease, holdfast.Lease)
         lease.release()
-
-
-def plain() -> None: ...
 
 
 async def coroutine() -> None: ...
@@ -89,7 +89,7 @@ def test_on_lost_that_exits_does_not_end_the_keeper(name: str, clock: ManualCloc
         raise SystemExit(1)  # in a thread: this ends nothing but the thread
 
     with connect(name, clock) as locks:
-        tap = Tap(locks)
+        tap = locks.tap
         kept = locks.lock("kept2", ttl=300).acquire()
         bad = locks.lock("bad", ttl=3, on_lost=leave).acquire()
         clock.advance(4)
@@ -101,24 +101,24 @@ def test_on_lost_that_exits_does_not_end_the_keeper(name: str, clock: ManualCloc
 
 def test_a_body_is_not_interrupted_but_may_look(name: str, clock: ManualClock) -> None:
     with connect(name, clock) as locks:
-        tap = Tap(locks)
+        tap = locks.tap
         with pytest.raises(LeaseLost), locks.lock("r") as lease:  # noqa: PT012
-            tap.renewal = Lost()
+            tap.answers["renew"] = Lost()
             clock.advance(10.01)
             eventually(lambda: lease.lost)
-        tap.renewal = None
+        tap.answers.clear()
         keeper_passes(locks, clock, tap)
 
 
 def test_threads_are_daemons_and_gone_after_close(name: str, clock: ManualClock) -> None:
     before = set(threading.enumerate())
     with connect(name, clock) as locks:
-        tap = Tap(locks)
+        tap = locks.tap
         with locks.lock("r"):
             clock.advance(10.01)
             eventually(lambda: tap.renewals)
             ours = set(threading.enumerate()) - before
-            assert sorted(thread.name for thread in ours) == activities() == ["holdfast-keeper", "holdfast-renewer"]
+            assert sorted(thread.name for thread in ours) == activities() == ["holdfast-renewer", "holdfast-timekeeper"]
             assert all(thread.daemon for thread in ours)
     assert set(threading.enumerate()) <= before
 
@@ -145,16 +145,16 @@ def test_many_threads_share_a_client_and_a_lock(name: str, clock: ManualClock) -
 
 def test_an_interrupt_after_the_grant_gives_the_resource_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C while the keeper's first thread starts: the lease is nobody's, and must not last for its ttl."""
-    start = threading.Thread.start
+    start = _thread.start_new_thread
 
-    def interrupted(thread: threading.Thread) -> None:
-        start(thread)
+    def interrupted(*arguments: Any) -> None:
+        start(*arguments)
         monkeypatch.undo()
         raise KeyboardInterrupt
 
     url = f"sqlite:{tmp_path}/locks.db"
     with holdfast.connect(url) as locks, holdfast.connect(url) as other:
-        monkeypatch.setattr(threading.Thread, "start", interrupted)
+        monkeypatch.setattr(threads, "start_new_thread", interrupted)
         with pytest.raises(KeyboardInterrupt):
             locks.lock("r", ttl=600).acquire()
         with other.lock("r", timeout=5):

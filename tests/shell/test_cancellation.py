@@ -4,20 +4,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
 
-from holdfast._async.client import Client
 from holdfast._async.lease import Lease
-from holdfast.core.claim import Claim, Lost, Renewal
-from holdfast.core.events import Event
-from holdfast.core.events import Lost as LostEvent
+from holdfast.core.claim import Lost
 from holdfast.errors import LeaseLost
-from tests.shell._async.kit import WAYS, Tap, Way, connect
-from tests.shell._async.runtime import Gate, activities, eventually
-from tests.shell.clock import ManualClock
+from holdfast.testing._async.case import TappedClient
+from holdfast.testing._async.runtime import Gate, eventually
+from holdfast.testing.clock import ManualClock
+from tests.shell._async.kit import WAYS, Way, connect
+from tests.shell._async.runtime import activities
 
 
 async def forever() -> None:
@@ -34,6 +33,17 @@ async def unharmed() -> AsyncIterator[None]:
     for _ in range(5):
         await asyncio.sleep(0)
     await asyncio.sleep(0.005)
+
+
+def before_it_is_told(monkeypatch: pytest.MonkeyPatch, function: Callable[[], object]) -> None:
+    """Do it in the loop just before a loss is told to a lease, in the same step."""
+    hear = Lease._hear
+
+    def heard(lease: Lease) -> None:
+        function()
+        hear(lease)
+
+    monkeypatch.setattr(Lease, "_hear", heard)
 
 
 def later(function: Callable[..., object], *args: object) -> None:
@@ -140,23 +150,24 @@ async def look(lease: Lease) -> bool:
     return lease.lost
 
 
-async def test_the_task_is_told_while_the_body_is_ready_to_run(name: str, clock: ManualClock) -> None:
-    # What the body waits for is done in the same moment in which the loss is told, in either order.
-    for first in (True, False):
-        async with connect(f"{name}-{first}", clock) as locks, unharmed():
-            done = asyncio.get_running_loop().create_future()
+@pytest.mark.parametrize("first", [True, False])
+async def test_the_task_is_told_while_the_body_is_ready_to_run(
+    first: bool, name: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the body waits for is done in the same moment in which the loss is told, in either order."""
+    async with connect(name, clock) as locks, unharmed():
+        done = asyncio.get_running_loop().create_future()
 
-            def told(lease: Lease, future: asyncio.Future[None] = done) -> None:
-                if not future.done():
-                    future.set_result(None)
+        def come(*_: object) -> None:
+            if not done.done():
+                done.set_result(None)
 
-            observers_see_it_first = [lambda event, hook=told: hook(event) if isinstance(event, LostEvent) else None]
-            if first:
-                locks._stream.observers = tuple(observers_see_it_first)
-            with pytest.raises(LeaseLost):
-                async with locks.lock("r", on_lost=None if first else told):
-                    later(clock.advance, 31)
-                    await done
+        if first:
+            before_it_is_told(monkeypatch, come)
+        with pytest.raises(LeaseLost):
+            async with locks.lock("r", on_lost=None if first else come):
+                later(clock.advance, 31)
+                await done
 
 
 @pytest.mark.parametrize("look", ["lost", "check", "renew", "state", "release"])
@@ -182,10 +193,10 @@ async def test_a_loss_that_the_keeper_knew_first_but_the_body_was_told_by_its_ow
     name: str, clock: ManualClock
 ) -> None:
     async with connect(name, clock) as locks, unharmed():
-        tap = Tap(locks)
+        tap = locks.tap
         with pytest.raises(LeaseLost):
             async with locks.lock("r") as lease:
-                tap.renewal = Lost()
+                tap.answers["renew"] = Lost()
                 await asyncio.create_task(renewed_by_another(lease))  # learnt, not yet told
                 with pytest.raises(LeaseLost):
                     lease.check()
@@ -242,18 +253,17 @@ async def test_outer_cancellation_is_passed_on(name: str, clock: ManualClock) ->
 
 
 @pytest.mark.parametrize("first", ["ours", "outer"])
-async def test_outer_cancellation_wins_over_ours(first: str, name: str, clock: ManualClock) -> None:
+async def test_outer_cancellation_wins_over_ours(
+    first: str, name: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tasks: list[asyncio.Task[object]] = []
 
     def cancel(*_: object) -> None:
         tasks[0].cancel("outer")
 
-    # The Lost event comes just before the body is cancelled, on_lost just after: both before the task runs again.
-    def observe(event: Event) -> None:
-        if first == "outer" and isinstance(event, LostEvent):
-            cancel()
-
-    async with connect(name, clock, observers=[observe]) as locks:
+    if first == "outer":  # on_lost comes just after our own: both before the task runs again
+        before_it_is_told(monkeypatch, cancel)
+    async with connect(name, clock) as locks:
 
         async def body() -> None:
             task = asyncio.current_task()
@@ -287,11 +297,11 @@ async def test_outer_cancellation_after_a_swallowed_one(name: str, clock: Manual
 
 async def test_outer_cancellation_during_the_release(name: str, clock: ManualClock) -> None:
     async with connect(name, clock) as locks:
-        tap, gate = Tap(locks), Gate()
+        tap, gate = locks.tap, Gate()
 
         async def body() -> None:
             async with locks.lock("r"):
-                tap.hold_up["release"] = gate
+                tap.before["release"] = gate.wait
                 task = asyncio.current_task()
                 assert task is not None
                 later(task.cancel)
@@ -311,15 +321,15 @@ async def test_a_cancelled_acquire_leaves_nothing(name: str, clock: ManualClock)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            tap = Tap(locks)
-            await eventually(lambda: tap.released or not locks._keeper._jobs)
+            tap = locks.tap
+            await eventually(lambda: tap.released or not locks._engine.keeper.orphans)
             assert (await others.inspect("r"))[0].waiters == ()
 
 
 class Nested:
     """Two leases, one inside the other, in one task."""
 
-    def __init__(self, locks: Client) -> None:
+    def __init__(self, locks: TappedClient) -> None:
         self.outer = locks.lock("outer")
         self.inner = locks.lock("inner")
         self.trace: list[str] = []
@@ -338,19 +348,16 @@ class Nested:
             self.trace.append(f"outer: {type(error).__name__} {resource}".rstrip())
 
 
-def forget(locks: Client, *resources: str) -> None:
+def forget(locks: TappedClient, *resources: str) -> None:
     """Let the store lose these before the next renewal, so that the keeper finds out in one go."""
-    tap = Tap(locks)
-    renew = tap._renew
+    store = locks.tap.store
 
-    async def forgetful(claims: Sequence[Claim]) -> list[Renewal]:
-        for claim in claims:
-            if claim.resource in resources:
-                await tap._release(claim.resource, claim.holder)
-        answers: list[Renewal] = await renew(claims)
-        return answers
+    async def lose() -> None:
+        for state in await store.inspect():
+            if state.resource in resources:
+                await store.release(state.resource, state.holders[0].holder)
 
-    tap._renew = forgetful
+    locks.tap.before["renew"] = lose
 
 
 @pytest.mark.parametrize(
@@ -420,7 +427,7 @@ async def test_a_loss_that_is_told_while_the_body_closes_the_client(name: str, c
     async with connect(name, clock) as others, unharmed():
         locks = connect(name, clock)
         kept = await locks.lock("kept").acquire()
-        gate = Tap(locks).hold_up["release"] = Gate()
+        gate = locks.tap.hold_up("release")
         with pytest.raises(LeaseLost):
             async with locks.lock("r", ttl=3) as lease:
                 clock.advance(4)

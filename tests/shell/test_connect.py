@@ -90,7 +90,7 @@ def test_what_is_no_url(flavour: ModuleType, url: Any) -> None:
 @both
 def test_an_unknown_scheme_says_what_there_is(flavour: ModuleType) -> None:
     with pytest.raises(
-        ValueError, match=r"no store keeps the scheme nosuch://.*memory://, sqlite://.*holdfast\.stores"
+        ValueError, match=r"no store is known for the scheme nosuch://.*memory://, sqlite://.*holdfast\.stores"
     ):
         flavour.connect("nosuch://host")
 
@@ -103,8 +103,8 @@ def test_a_password_is_never_shown(flavour: ModuleType) -> None:
 
 
 THIRD_PARTY = """
-from holdfast._async.stores.memory import MemoryStore as AsyncStore
-from holdfast._sync.stores.memory import MemoryStore as Store
+from holdfast.stores.memory._async.store import MemoryStore as AsyncStore
+from holdfast.stores.memory._sync.store import MemoryStore as Store
 """
 
 
@@ -141,9 +141,9 @@ def test_a_store_of_a_third_party_without_its_driver(flavour: ModuleType, third_
 
 
 def test_a_builtin_without_its_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    from holdfast import _registry
+    from holdfast.stores import registry
 
-    monkeypatch.setitem(_registry.STORES, "redis", _registry.Builtin("stores.nosuch", "RedisStore", "redis"))
+    monkeypatch.setitem(registry.STORES, "redis", registry.Builtin("nosuch", "RedisStore", "redis"))
     with pytest.raises(holdfast.StoreError, match=r"redis:// needs .*pip install 'holdfast\[redis\]'"):
         holdfast.connect("redis://host")
 

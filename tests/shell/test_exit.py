@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 import time
 from pathlib import Path
 
@@ -86,6 +87,45 @@ def test_threads_that_hold_and_wait_do_not_keep_the_program(tmp_path: Path) -> N
         pass
 
 
+@pytest.mark.parametrize("verb", ["claim", "release"])
+def test_daemon_threads_end_the_step_that_they_are_at(verb: str, tmp_path: Path) -> None:
+    url = f"sqlite://{tmp_path}/locks.db"
+    _, err = run(
+        """
+        import sys, threading, time
+        import holdfast
+
+        locks = holdfast.connect(sys.argv[1])
+        store, verb = locks._engine.store, sys.argv[2]
+        call, arrived = getattr(store, verb), threading.Event()
+
+        def slow(*args):
+            answer = call(*args) if verb == "claim" else None
+            arrived.set()
+            time.sleep(0.3)
+            return answer or call(*args)
+
+        def work():
+            try:
+                with locks.lock("r", ttl=300):
+                    pass
+            except holdfast.LockError:
+                pass
+
+        locks.ready()
+        setattr(store, verb, slow)
+        threading.Thread(target=work, daemon=True).start()
+        arrived.wait()
+        """,
+        url,
+        verb,
+        limit=10,
+    )
+    assert err == ""
+    with holdfast.connect(url) as locks:
+        assert locks.inspect() == []
+
+
 @pytest.mark.parametrize("verb", ["renew", "release"])
 def test_exit_in_time_when_the_store_hangs(verb: str) -> None:
     started = time.monotonic()
@@ -102,7 +142,7 @@ def test_exit_in_time_when_the_store_hangs(verb: str) -> None:
             time.sleep(1)
             raise holdfast.StoreUnavailable("no answer")
 
-        setattr(locks._store, sys.argv[1], hang)
+        setattr(locks._engine.store, sys.argv[1], hang)
         time.sleep(0.3)
         print(time.monotonic() - started)
         """,
@@ -114,36 +154,45 @@ def test_exit_in_time_when_the_store_hangs(verb: str) -> None:
 
 def test_exit_in_time_when_another_process_blocks_the_file(tmp_path: Path) -> None:
     path = tmp_path / "locks.db"
-    blocker = start(
-        """
-        import sqlite3, sys, time
-        import holdfast
+    # Each waits for the other's sign: the file is blocked after the leases were taken, and before the program ends.
+    held, blocked = tmp_path / "held", tmp_path / "blocked"
+    wait = """
+        import os, sys, time
 
-        with holdfast.connect(f"sqlite://{sys.argv[1]}") as locks:
-            locks.ready()
-        connection = sqlite3.connect(sys.argv[1], isolation_level=None)
-        print("ready", flush=True)
-        time.sleep(1.5)
-        connection.execute("BEGIN IMMEDIATE")
-        print("blocked", flush=True)
-        time.sleep(60)
-        """,
-        path,
+        def wait_for(sign):
+            while not os.path.exists(sign):
+                time.sleep(0.01)
+        """
+    blocker = start(
+        textwrap.dedent(wait)
+        + textwrap.dedent(
+            """
+            import sqlite3
+
+            wait_for(sys.argv[2])
+            connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+            connection.execute("BEGIN IMMEDIATE")
+            open(sys.argv[3], "w").close()
+            time.sleep(60)
+            """
+        ),
+        *(path, held, blocked),
     )
     try:
-        assert blocker.stdout is not None
-        assert blocker.stdout.readline() == "ready\n"
         out, _ = run(
-            """
-            import sys, time
-            import holdfast
+            textwrap.dedent(wait)
+            + textwrap.dedent(
+                """
+                import holdfast
 
-            locks = holdfast.connect(f"sqlite://{sys.argv[1]}", io_timeout=20)
-            leases = [locks.lock(f"r{n}").acquire() for n in range(3)]
-            time.sleep(2.5)
-            print(time.monotonic(), flush=True)
-            """,
-            path,
+                locks = holdfast.connect(f"sqlite://{sys.argv[1]}", io_timeout=20)
+                leases = [locks.lock(f"r{n}").acquire() for n in range(3)]
+                open(sys.argv[2], "w").close()
+                wait_for(sys.argv[3])
+                print(time.monotonic(), flush=True)
+                """
+            ),
+            *(path, held, blocked),
             limit=40,
         )
         assert time.monotonic() - float(out) < 2 + 1.5
@@ -166,7 +215,7 @@ def test_one_client_that_fails_to_close_does_not_keep_the_others(tmp_path: Path)
         locks = holdfast.connect(sys.argv[1])
         bad += [holdfast.connect("memory://") for _ in range(5)]
         for client in bad:
-            client._store.close = fail
+            client._engine.store.close = fail
         lease = locks.lock("r", ttl=300).acquire()
         """,
         url,

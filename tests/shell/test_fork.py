@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import textwrap
 from pathlib import Path
 
 import pytest
 
+import holdfast
+from holdfast import _process
+from holdfast._living import Living
+from holdfast.stores.sqlite import database
 from tests.shell.script import run
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
@@ -190,7 +195,7 @@ def test_fork_while_another_thread_is_inside_the_keeper() -> None:
         entered, leave = threading.Event(), threading.Event()
 
         def hold_the_mutex():
-            with locks._keeper._mutex, locks._store._room._mutex:
+            with locks._engine.keeper._mutex, locks._engine.store._room._mutex:
                 entered.set()
                 leave.wait()
 
@@ -323,6 +328,110 @@ def test_an_asyncio_client_that_was_used_before_the_fork(tmp_path: Path) -> None
     )
 
 
+def test_a_client_that_cannot_begin_anew_does_not_keep_the_others(tmp_path: Path) -> None:
+    """A password that is asked for, or a driver, may be missing in the child."""
+    run_forking(
+        """
+        def fail():
+            raise RuntimeError("no driver here")
+
+        clients = [holdfast.connect(sys.argv[1]) for _ in range(9)]
+        for bad in clients[::2]:
+            bad._engine._make_store = fail
+
+        def child():
+            for locks in clients[1::2]:
+                with locks.lock("r") as lease:
+                    lease.check()
+            for locks in clients[::2]:
+                assert "is closed; connect() again" in str(raises(holdfast.LockError, locks.lock("r").acquire))
+
+        in_child(child)
+        for locks in clients:
+            with locks.lock("r"):
+                pass
+        """,
+        url(tmp_path),
+    )
+
+
+THREADS = """
+def threads():
+    return len(os.listdir("/proc/self/task"))
+
+def ended(count, limit=10):
+    until = time.monotonic() + limit
+    while threads() > count:
+        assert time.monotonic() < until, sys._current_frames()
+        time.sleep(0.01)
+"""
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="threads are counted in /proc")
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+@pytest.mark.parametrize("flavour", ["blocking", "asyncio"])
+def test_no_thread_outlives_its_client_on_either_side(flavour: str, store: str, tmp_path: Path) -> None:
+    """The kernel counts, not Python: what the keeper starts is hardly known to `threading`."""
+    blocking = """
+        locks = holdfast.connect(sys.argv[1])
+        leases = [locks.lock(f"r{number}", ttl=1).acquire() for number in range(3)]
+        time.sleep(0.5)  # for a renewal
+        assert threads() > 1
+
+        def child():
+            assert threads() == 1
+            assert all(lease.lost for lease in leases)
+            mine = [locks.lock(f"s{number}", ttl=0.6).acquire() for number in range(3)]
+            time.sleep(0.9)  # longer than the ttl: somebody renews
+            for lease in mine:
+                lease.check()
+            locks.close()
+            assert [lease.state for lease in mine] == ["released"] * 3
+            ended(1)
+
+        in_child(child)
+        time.sleep(0.7)
+        for lease in leases:
+            lease.check()
+        locks.close()
+        ended(1)
+        """
+    asyncio = """
+        import asyncio
+        locks = holdfast.aio.connect(sys.argv[1])
+
+        async def parent():
+            leases = [await locks.lock(f"r{number}", ttl=1).acquire() for number in range(3)]
+            await asyncio.sleep(0.5)  # for a renewal
+            assert threads() > 1
+
+            def child():
+                assert threads() == 1
+                assert all(lease.lost for lease in leases)
+                asyncio.events._set_running_loop(None)  # that of the parent
+                asyncio.run(use())
+
+            in_child(child)  # blocks the loop, too
+            for lease in leases:
+                lease.check()
+            await locks.close()
+            ended(1)
+
+        async def use():
+            mine = [await locks.lock(f"s{number}", ttl=0.6).acquire() for number in range(3)]
+            await asyncio.sleep(0.9)  # longer than the ttl: somebody renews
+            for lease in mine:
+                lease.check()
+            await locks.close()
+            assert [lease.state for lease in mine] == ["released"] * 3
+            ended(1)
+
+        asyncio.run(parent())
+        """
+    code = THREADS + textwrap.dedent(blocking if flavour == "blocking" else asyncio)
+    run_forking(code, "memory://" if store == "memory" else url(tmp_path))
+
+
 def test_multiprocessing_with_a_client_of_the_module(tmp_path: Path) -> None:
     run_forking(
         """
@@ -348,3 +457,48 @@ def test_multiprocessing_with_a_client_of_the_module(tmp_path: Path) -> None:
         """,
         url(tmp_path),
     )
+
+
+def test_hooks_run_in_their_turn_whoever_registers_first() -> None:
+    run_forking(
+        """
+        from holdfast._fork import Turn, at_fork
+        seen = []
+        for turn in (Turn.CLIENTS, Turn.LEASES, Turn.STRANDS, Turn.CONNECTIONS):
+            at_fork(turn, before=lambda turn=turn: seen.append(-turn), in_child=lambda turn=turn: seen.append(turn))
+
+        def child():
+            assert seen == [-4, -3, -2, -1, 1, 2, 3, 4], seen
+
+        in_child(child)
+        assert seen == [-4, -3, -2, -1]
+        """
+    )
+
+
+def test_one_hook_is_registered_with_python() -> None:
+    run_forking(
+        """
+        hooks = []
+        os.register_at_fork = lambda **moments: hooks.append(sys._getframe(1).f_globals["__name__"])
+        for name in [name for name in sys.modules if name.partition(".")[0] == "holdfast"]:
+            del sys.modules[name]
+        import holdfast, holdfast.aio
+        for scheme in ("memory://", "sqlite:x.db", "redis://h", "redlock://a,b,c", "etcd://h"):
+            holdfast.connect(scheme), holdfast.aio.connect(scheme)
+        assert [name for name in hooks if name.startswith("holdfast")] == ["holdfast._fork"], hooks
+        """
+    )
+
+
+@pytest.mark.parametrize("living", [_process._engines, _process._keepers, database._databases])
+def test_a_client_may_come_while_all_are_gone_through(living: Living[object], tmp_path: Path) -> None:
+    """As another thread makes one while this one forks, or while the interpreter ends."""
+    url = f"sqlite://{tmp_path}/locks.db"
+    known = [holdfast.connect(url)]
+    known += [holdfast.connect(url) for _ in living]
+    assert len(known) > 1
+    seen = len(list(living))
+    known.clear()
+    gc.collect()
+    assert len(list(living)) < seen

@@ -10,6 +10,7 @@ import holdfast
 import holdfast.aio
 
 ERRORS = [
+    "AcquireCancelled",
     "AcquireTimeout",
     "Deadlock",
     "LeaseLost",
@@ -43,6 +44,10 @@ def test_names_of_holdfast() -> None:
         "Term",
         "Tree",
         "TreeLease",
+        "observe",
+        "release_on_sigterm",
+        "Cancel",
+        "Semaphore",
     ]
     assert holdfast.__all__ == sorted(ERRORS + others)
     assert all(hasattr(holdfast, name) for name in holdfast.__all__)
@@ -51,7 +56,7 @@ def test_names_of_holdfast() -> None:
 def test_names_of_aio() -> None:
     assert holdfast.aio.__all__ == [
         *("Client", "Election", "Leader", "Lease", "Leases", "Lock", "MultiLock", "RWLock", "RateLimit"),
-        *("Term", "Tree", "TreeLease", "connect"),
+        *("Semaphore", "Term", "Tree", "TreeLease", "connect"),
     ]
     assert all(hasattr(holdfast.aio, name) for name in holdfast.aio.__all__)
 

@@ -7,11 +7,11 @@ import asyncio
 
 import pytest
 
-from holdfast.core.events import Event, Lost
 from holdfast.errors import LeaseLost
+from holdfast.testing._async.runtime import eventually
+from holdfast.testing.clock import ManualClock
 from tests.shell._async.kit import connect
-from tests.shell.clock import ManualClock
-from tests.shell.test_cancellation import forever, later, unharmed
+from tests.shell.test_cancellation import before_it_is_told, forever, later, unharmed
 
 
 async def test_a_group_inside_a_lease_is_cancelled_with_it(name: str, clock: ManualClock) -> None:
@@ -135,18 +135,16 @@ async def test_a_timeout_inside_that_expires(name: str, clock: ManualClock) -> N
 
 @pytest.mark.parametrize(("first", "raised"), [("timeout", TimeoutError), ("loss", LeaseLost)])
 async def test_a_timeout_around_expires_with_the_loss(
-    first: str, raised: type[Exception], name: str, clock: ManualClock
+    first: str, raised: type[Exception], name: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     timeouts: list[asyncio.Timeout] = []
 
     def expire(*_: object) -> None:
         timeouts[0].reschedule(0)  # long ago: strikes in the next round of the loop
 
-    def observe(event: Event) -> None:
-        if first == "timeout" and isinstance(event, Lost):
-            expire()
-
-    async with connect(name, clock, observers=[observe]) as locks, unharmed():
+    if first == "timeout":
+        before_it_is_told(monkeypatch, expire)
+    async with connect(name, clock) as locks, unharmed():
         with pytest.raises(raised):
             async with asyncio.timeout(60) as timeout:
                 timeouts.append(timeout)
@@ -156,17 +154,17 @@ async def test_a_timeout_around_expires_with_the_loss(
 
 
 @pytest.mark.parametrize("first", ["timeout", "loss"])
-async def test_a_timeout_inside_expires_with_the_loss(first: str, name: str, clock: ManualClock) -> None:
+async def test_a_timeout_inside_expires_with_the_loss(
+    first: str, name: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     timeouts: list[asyncio.Timeout] = []
 
     def expire(*_: object) -> None:
         timeouts[0].reschedule(0)
 
-    def observe(event: Event) -> None:
-        if first == "timeout" and isinstance(event, Lost):
-            expire()
-
-    async with connect(name, clock, observers=[observe]) as locks, unharmed():
+    if first == "timeout":
+        before_it_is_told(monkeypatch, expire)
+    async with connect(name, clock) as locks, unharmed():
         with pytest.raises(LeaseLost):
             async with locks.lock("r", on_lost=expire if first == "loss" else None):
                 async with asyncio.timeout(60) as timeout:
@@ -181,5 +179,8 @@ async def test_wait_for_around_an_acquire_leaves_nothing(name: str, clock: Manua
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.01):
                     await locks.lock("r").acquire()
-            await asyncio.sleep(0.01)
-            assert (await others.inspect("r"))[0].waiters == ()
+
+            async def nobody_waits() -> bool:
+                return (await others.inspect("r"))[0].waiters == ()
+
+            await eventually(nobody_waits)

@@ -173,14 +173,19 @@ def test_write_removes_only_what_was_generated(tree):
     assert (tree / "src/pkg/_sync/runtime.py").read_text(encoding="utf-8") == "import threading\n"
 
 
-def test_committed_output_is_the_generated_output():
-    expected = unasync.generate()
+@pytest.fixture(scope="module")
+def generated():
+    return unasync.generate()
+
+
+def test_committed_output_is_the_generated_output(generated):
+    expected = generated
     assert expected, "no _async folder was found"
     assert unasync.differences(expected) == {}
 
 
-def test_generated_output_has_no_coroutine():
+def test_generated_output_has_no_coroutine(generated):
     asynchronous = (ast.AsyncFunctionDef, ast.AsyncWith, ast.AsyncFor, ast.Await)
-    for path, text in unasync.generate().items():
+    for path, text in generated.items():
         found = [node.lineno for node in ast.walk(ast.parse(text)) if isinstance(node, asynchronous)]
         assert found == [], path

@@ -1,221 +1,234 @@
-"""The one loop that claims, waits and tries again."""
+"""The shell of one acquire: does what `core.acquisition` says, and tells it what came of it."""
 
 from __future__ import annotations
 
-from math import inf
+from _thread import get_ident
+from typing import TYPE_CHECKING
 
-from .. import _registry
-from .._clock import Clock
 from ..core import events
-from ..core.claim import MAX, Answer, Claim, Granted, Waiting
-from ..core.deadlock import Wait, asked_last, describe, find_deadlock
-from ..core.timing import backoff, local_deadline
-from ..errors import AcquireTimeout, Deadlock, LockError, StoreError, StoreUnavailable
-from ..observe.stream import Stream
+from ..core.acquisition import (
+    Acquisition,
+    Action,
+    Ask,
+    AskAnew,
+    Fail,
+    Failure,
+    GiveBack,
+    Held,
+    Look,
+    Pause,
+    Wait,
+)
+from ..core.cancel import Cancel
+from ..core.claim import MAX, Answer, Claim, Waiting
+from ..core.deadlock import Wait as Link
+from ..core.deadlock import asked_last, describe, find_deadlock
+from ..core.lease import Hold
+from ..errors import AcquireCancelled, AcquireTimeout, Deadlock, LockError, StoreError, StoreUnavailable
+from ..keeper.bodies import FOR_LOOPS
 from . import runtime
-from .keeper import Keeper, Orphan
-from .store import Store
 
-# With timeout=None an outage is borne for this many io_timeouts.
-_OUTAGE = 3
-_SHORTEST_PAUSE = 0.01
+if TYPE_CHECKING:
+    from .engine import Engine
+
 _MOST_LOOKS = 5  # for a deadlock that changes from look to look; the next refresh looks again
+_SAY_AFTER, _SAY_EVERY = 10.0, 60.0  # seconds of waiting after which people are told why
 
 
-class Site:
-    """Where acquires take place: what they need of their client."""
-
-    __slots__ = (
-        *("clock", "closing", "differing", "io_timeout", "keeper", "namespace", "require", "store", "stream"),
-        *("under_way", "vouched"),
-    )
-
-    def __init__(
-        self,
-        store: Store,
-        keeper: Keeper,
-        clock: Clock,
-        stream: Stream,
-        namespace: str,
-        io_timeout: float,
-        require: str | None = None,
-    ) -> None:
-        self.store = store
-        self.keeper = keeper
-        self.clock = clock
-        self.stream = stream
-        self.namespace = namespace
-        self.io_timeout = io_timeout
-        self.require = require
-        self.vouched = store.capabilities  # the promises that were last held against what is required
-        self.closing = False
-        self.under_way: set[str] = set()  # holders whose acquires close() has to wait for
-        self.differing: set[tuple[str, int, int]] = set()  # permits that differ from those of others, told once
-
-
-async def acquire(
-    site: Site, claim: Claim, timeout: float | None, detect_deadlocks: bool = False
-) -> tuple[int, float, float]:
-    """Claim until granted; return the token, since when it is held, and the local deadline.
+async def go_on(
+    engine: Engine, acquisition: Acquisition, first: Answer | StoreUnavailable, cancel: Cancel | None = None
+) -> Held:
+    """Claim until granted, from the answer to the first question on. `acquisition.claim` is what was granted then.
 
     Raises: AcquireTimeout when the resource stayed busy; StoreUnavailable when the store did; Deadlock when that is
-    looked for and waiting would never end; LockError when the client was closed meanwhile.
+    looked for and waiting would never end; AcquireCancelled; LockError when the client was closed meanwhile.
     """
-    store, now = site.store, site.clock.now
-    started = asked = now()  # read before asking: a slow reply must shorten the lease, never extend it
-    until = inf if timeout is None else started + timeout
-    outage: Outage | None = None
-    queued = unanswered = late = False
-    unreleased: StoreUnavailable | None = None
-    answer: Answer | None = None
-    handed: Granted | None = None
-    resource, holder, _, _, ttl, _, _, _, _ = claim  # unpacked: a field of a named tuple costs as much as a call
+    acquire = _Acquire(engine, acquisition, cancel)
+    if cancel is None:
+        return await acquire.run(first)
     try:
-        while not site.closing:
+        cancel._expect(acquire, acquire.wake)
+        return await acquire.run(first)
+    finally:
+        cancel._forget(acquire)
+
+
+class _Acquire:
+    """An acquire that takes more than one question."""
+
+    def __init__(self, engine: Engine, acquisition: Acquisition, cancel: Cancel | None) -> None:
+        self._engine = engine
+        self._acquisition = acquisition
+        self._cancel = cancel
+        self._silence: StoreUnavailable | None = None  # the last
+        self._chain: tuple[Link, ...] = ()
+        self._own: Hold | None = None  # what this thread holds itself, and the event loop that it stops would release
+        self._queued = False
+        self._say_at = acquisition.started + _SAY_AFTER
+
+    @property
+    def _claim(self) -> Claim:
+        return self._acquisition.claim
+
+    async def run(self, first: Answer | StoreUnavailable) -> Held:
+        """Go on from the first answer."""
+        engine, acquisition = self._engine, self._acquisition
+        if runtime.stops_a_loop():
+            acquisition.looks = True
+        if isinstance(first, StoreUnavailable):
+            self._silence = first
+            action = acquisition.silent(engine.now())
+        else:
+            action = self._answered(first)
+        while not isinstance(action, Held):
+            if isinstance(action, Fail):
+                raise self._error(action.failure) from (None if action.failure is Failure.BUSY else self._silence)
+            self._note_stop()
             try:
-                if answer is None:
-                    unanswered = True
-                    answer = await store.claim(claim, timeout != 0)
-                    unanswered = False
-                if isinstance(answer, Granted):
-                    token, left = answer
-                    deadline = local_deadline(asked, ttl, left)
-                    if store.capabilities is not site.vouched:  # it has learned more about its server since
-                        _registry.check_promises(store.capabilities, site.require)
-                        site.vouched = store.capabilities
-                    if now() < deadline and not site.closing:
-                        if site.stream.observers:
-                            _emit(site, events.Acquired, claim, token=token, waited=now() - started, ttl=ttl)
-                        return token, asked if answer is not handed else now(), deadline
-                    # The grant has run out on its way here, and a body must not start without a lease.
-                    try:
-                        await store.release(resource, holder)
-                    except StoreUnavailable as error:
-                        unreleased = error
-                        break  # it may arrive late, and would end what is granted next under the same name
-                    if now() >= until and not site.closing:
-                        raise _too_slow(claim, now() - asked)
-                    answer = None
-                elif timeout == 0:
-                    raise _busy(claim, answer, 0.0)
-                else:
-                    if claim.capacity < MAX:
-                        _compare_permits(site, claim, answer)
-                    if site.stream.observers and not queued:
-                        _emit(site, events.Queued, claim, ahead=answer.ahead)
-                    queued = True
-                    if detect_deadlocks and (chain := await _find_deadlock(site, claim)):
-                        await _withdraw(site, claim, True, late)
-                        raise _deadlock(claim, chain)
-                    refresh = store.capabilities.waiting_life / 3
-                    handed = await store.wait(claim, answer, min(until, asked + min(refresh, answer.retry_after)))
-                    if handed is None and now() >= until:
-                        await _withdraw(site, claim, now() <= until + site.io_timeout / 2, late)
-                        raise _busy(claim, answer, now() - started)
-                    # A grant that was handed over is as old as the last question, for all that is known here. If little
-                    # is left of it then, or if it cannot be renewed, ask the store, which knows better.
-                    answer = handed if now() < asked + ttl / 2 and not claim.detached else None
-                outage = None
+                action = await self._do(action)
             except StoreUnavailable as error:
-                late = late or unanswered
-                outage = outage or Outage(until if timeout is not None else asked + _OUTAGE * site.io_timeout)
-                await runtime.sleep(site.clock, outage.pause(claim, started, now(), error))
-                answer = None
-            if answer is None:
-                asked = now()
-        if unreleased is not None:
-            raise _too_slow(claim, now() - asked) from unreleased
-        raise LockError(f"the client was closed while {resource!r} was waited for", resource=resource)
-    except AcquireTimeout as error:
-        if site.stream.observers:
-            _emit(site, events.TimedOut, claim, waited=now() - started, blocker=error.owner or "")
-        raise
-    except BaseException as error:
-        # Cancelled, interrupted or cut off: the claim's fate is unknown, and the caller must not wait for it.
-        site.keeper.adopt(Orphan(resource, holder, 0.0, now() + ttl, late or unanswered))
-        if site.stream.observers:
-            _emit(site, events.Abandoned, claim, cause=repr(error))
-        raise
+                self._silence = error
+                action = acquisition.silent(engine.now())
+        return action
 
+    async def _do(self, action: Action) -> Action:
+        """Do what comes next, and return what comes after it."""
+        acquisition, store, now = self._acquisition, self._engine.store, self._engine.now
+        match action:
+            case Ask():
+                return self._answered(await store.claim(self._claim, acquisition.timeout != 0))
+            case AskAnew():
+                return acquisition.renamed(self._engine.rename(acquisition), now())
+            case Wait(waiting, until):
+                return acquisition.woken(await store.wait(self._claim, waiting, until), now())
+            case Look():
+                return acquisition.looked(await self._never_ends(), now())
+            case Pause(until):
+                await runtime.sleep(self._engine.clock, until)
+                return acquisition.rested(now())
+            case GiveBack():
+                return acquisition.given_back(await self._give_back(), now())
+        raise AssertionError(f"nothing comes after {action}")
 
-async def _find_deadlock(site: Site, claim: Claim) -> tuple[Wait, ...]:
-    """Look for a cycle until two looks agree: what `inspect` shows need not have been there all at the same time.
+    def _answered(self, answer: Answer) -> Action:
+        engine = self._engine
+        if isinstance(answer, Waiting) and self._acquisition.timeout != 0:
+            if self._claim.capacity < MAX:
+                self._compare_permits(answer)
+            if not self._queued and engine.stream.observers:
+                engine.emit(events.Queued, self._claim, self._acquisition.kind, ahead=answer.ahead)
+            self._queued = True
+            if engine.now() >= self._say_at:
+                self._say_why(answer)
+        self._note_stop()
+        return self._acquisition.answered(answer, engine.now())
 
-    A claim that is seen to wait (or hold) twice has done so all the time between, for it never comes back under the
-    same name. So a chain that is seen twice has been there, whole, in that moment.
-    """
-    seen: list[tuple[str, str]] = []
-    for _ in range(_MOST_LOOKS):
-        chain = find_deadlock(await site.store.inspect(), claim.holder)
-        links = [link.identity for link in chain]
-        if not links:
-            break
-        if links == seen:
-            return chain if asked_last(chain) else ()
-        seen = links
-    return ()
+    def wake(self) -> None:
+        """Have it look now whether it was cancelled, and not when its wait is over. Safe in any thread."""
+        self._engine.wake(self._claim.holder)
 
+    def _note_stop(self) -> None:
+        engine, acquisition = self._engine, self._acquisition
+        if engine.closing:
+            acquisition.stop(Failure.CLOSED)
+        elif self._cancel is not None and self._cancel.cancelled:
+            acquisition.stop(Failure.CANCELLED)
+        elif engine.draining and not acquisition.nested:
+            acquisition.stop(Failure.DRAINING)
 
-def _deadlock(claim: Claim, chain: tuple[Wait, ...]) -> Deadlock:
-    order = "take them in one order everywhere (lock_all does), or " if len(chain) > 1 else ""
-    error = Deadlock(
-        f"waiting for {claim.resource!r} would never end: {describe(chain)}; {order}release before you wait",
-        resource=claim.resource,
-        owner=chain[0].blocker.owner,
-        token=chain[0].blocker.token,
-    )
-    error.cycle = tuple((link.resource, link.waiter.owner, link.blocker.owner) for link in chain)
-    return error
+    def _say_why(self, answer: Waiting) -> None:
+        """Tell people for whom it waits. It asks again every few seconds at least, and so it is told in time."""
+        engine, acquisition, by = self._engine, self._acquisition, answer.blocker
+        waited = engine.now() - acquisition.started
+        self._say_at = engine.now() + _SAY_EVERY
+        blocker, token = (by.owner, by.token) if by is not None else ("", 0)
+        engine.emit(
+            events.StillWaiting, self._claim, acquisition.kind,
+            waited=waited, ahead=answer.ahead, blocker=blocker, token=token,
+        )  # fmt: skip
 
-
-def _compare_permits(site: Site, claim: Claim, answer: Waiting) -> None:
-    """Tell, once, that others count by another number of permits: meant in a rolling deploy, a mistake otherwise."""
-    by = answer.blocker
-    if by is None or by.capacity == claim.capacity:
-        return
-    found = (claim.resource, claim.capacity, by.capacity)
-    if found not in site.differing:
-        site.differing.add(found)
-        _emit(site, events.PermitsDiffer, claim, permits=claim.capacity, others=by.capacity, other=by.owner)
-
-
-class Outage:
-    """A store that does not answer: when to ask again, and when to give up."""
-
-    __slots__ = ("_failures", "_until")
-
-    def __init__(self, until: float) -> None:
-        self._until = until
-        self._failures = 0
-
-    def pause(self, claim: Claim, started: float, now: float, error: StoreUnavailable) -> float:
-        """Return when to ask again.
-
-        Raises: StoreUnavailable when there is no time left for that.
-        """
-        # Half of what is left at most: a store that comes back shortly before the end is still found.
-        pause = min(backoff(self._failures), (self._until - now) / 2)
-        self._failures += 1
-        if pause >= _SHORTEST_PAUSE:
-            return now + pause
-        raise StoreUnavailable(
-            f"could not acquire {claim.resource!r} within {now - started:.1f} s, the store does not answer: {error}",
-            resource=claim.resource,
-        ) from error
-
-
-async def _withdraw(site: Site, claim: Claim, in_time: bool, late: bool) -> None:
-    """Take a waiting claim back; in the background if the caller has been kept too long already, or if an earlier copy
-    of the claim may still be on its way.
-    """
-    if in_time:
+    async def _give_back(self) -> bool:
         try:
-            await site.store.release(claim.resource, claim.holder)
-            if not late:
-                return
+            await self._engine.store.release(self._claim.resource, self._claim.holder)
         except StoreError:
-            pass
-    site.keeper.adopt(Orphan(claim.resource, claim.holder, 0.0, site.clock.now() + claim.ttl, late))
+            return False
+        return True
+
+    async def _never_ends(self) -> bool:
+        """Return whether waiting would never end."""
+        if runtime.stops_a_loop():
+            self._own = self._engine.keeper.held_in(get_ident(), self._claim.resource)
+        if self._own is None and self._acquisition.detects:
+            self._chain = await self._find_deadlock()
+        return self._own is not None or bool(self._chain)
+
+    async def _find_deadlock(self) -> tuple[Link, ...]:
+        """Look for a cycle until two looks agree: what `inspect` shows need not have been there all at the same time.
+
+        A claim that is seen to wait (or hold) twice has done so all the time between, for it never comes back under the
+        same name. So a chain that is seen twice has been there, whole, in that moment.
+        """
+        seen: list[tuple[str, str]] = []
+        for _ in range(_MOST_LOOKS):
+            chain = find_deadlock(await self._engine.store.inspect(), self._claim.holder)
+            links = [link.identity for link in chain]
+            if not links:
+                break
+            if links == seen:
+                return chain if asked_last(chain) else ()
+            seen = links
+        return ()
+
+    def _compare_permits(self, answer: Waiting) -> None:
+        """Tell, once, that others count by another number of permits: meant in a rolling deploy, else a mistake."""
+        engine, claim, by = self._engine, self._claim, answer.blocker
+        if by is None or by.capacity == claim.capacity:
+            return
+        found = (claim.resource, claim.capacity, by.capacity)
+        if found not in engine.differing:
+            engine.differing[found] = True
+            facts = {"permits": claim.capacity, "others": by.capacity, "other": by.owner}
+            engine.emit(events.PermitsDiffer, claim, self._acquisition.kind, **facts)
+
+    def _error(self, failure: Failure) -> LockError:
+        claim, engine, acquisition = self._claim, self._engine, self._acquisition
+        waited = engine.now() - acquisition.started
+        match failure:
+            case Failure.BUSY:
+                assert acquisition.waiting is not None
+                return _busy(claim, acquisition.waiting, waited if acquisition.timeout else 0.0)
+            case Failure.DEADLOCK:
+                return _stopped_loop(claim, self._own) if self._own is not None else _deadlock(claim, self._chain)
+            case Failure.CLOSED:
+                return closed_meanwhile(claim)
+            case Failure.DRAINING:
+                return LockError(
+                    f"the client is draining, and {claim.resource!r} was waited for outside of any `with` block; "
+                    "connect() again to go on",
+                    resource=claim.resource,
+                )
+            case Failure.CANCELLED:
+                return cancelled(claim.resource)
+            case Failure.TOO_SLOW:
+                return StoreUnavailable(
+                    f"{claim.resource!r} was granted, but the answer took longer than the ttl of {claim.ttl:g} s; "
+                    "the store or this process is too slow for it",
+                    resource=claim.resource,
+                )
+        return StoreUnavailable(
+            f"could not acquire {claim.resource!r} within {waited:.1f} s, the store does not answer: {self._silence}",
+            resource=claim.resource,
+        )
+
+
+def closed_meanwhile(claim: Claim) -> LockError:
+    """Return the error of an acquire during which the client was closed."""
+    return LockError(f"the client was closed while {claim.resource!r} was waited for", resource=claim.resource)
+
+
+def cancelled(resource: str) -> AcquireCancelled:
+    """Return the error of an acquire that somebody cancelled."""
+    return AcquireCancelled(f"the acquire of {resource!r} was cancelled", resource=resource)
 
 
 def _busy(claim: Claim, answer: Waiting, waited: float) -> AcquireTimeout:
@@ -230,21 +243,23 @@ def _busy(claim: Claim, answer: Waiting, waited: float) -> AcquireTimeout:
     return AcquireTimeout(said, resource=claim.resource, owner=by.owner, token=by.token or None)
 
 
-def _too_slow(claim: Claim, took: float) -> StoreUnavailable:
-    return StoreUnavailable(
-        f"{claim.resource!r} was granted, but the answer took {took:.1f} s, longer than the ttl of {claim.ttl:g} s; "
-        "the store or this process is too slow for it",
+def _stopped_loop(claim: Claim, own: Hold) -> Deadlock:
+    return Deadlock(
+        f"{claim.resource!r} is held in this thread (token {own.token}), and waiting here would stop the event loop "
+        f"that has to give it back; {FOR_LOOPS}",
         resource=claim.resource,
+        owner=own.claim.owner,
+        token=own.token,
     )
 
 
-def _emit(site: Site, kind: type[events.Event], claim: Claim, **facts: object) -> None:
-    site.stream.emit(
-        kind(
-            at=site.clock.now(),
-            namespace=site.namespace,
-            resource=claim.resource,
-            owner=claim.owner,
-            **facts,
-        )
+def _deadlock(claim: Claim, chain: tuple[Link, ...]) -> Deadlock:
+    order = "take them in one order everywhere (lock_all does), or " if len(chain) > 1 else ""
+    error = Deadlock(
+        f"waiting for {claim.resource!r} would never end: {describe(chain)}; {order}release before you wait",
+        resource=claim.resource,
+        owner=chain[0].blocker.owner,
+        token=chain[0].blocker.token,
     )
+    error.cycle = tuple((link.resource, link.waiter.owner, link.blocker.owner) for link in chain)
+    return error

@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable
-from math import inf
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from .. import _registry
+from .. import _process
 from .._clock import Clock, SystemClock
-from ..core.claim import MAX, Claim, ResourceState, bare
+from .._location import ClientObject, find_address
+from ..core.claim import ResourceState
 from ..core.events import Observer
-from ..core.lease import LIVE
-from ..core.names import check_count, check_flag, check_name, check_number
-from ..core.promises import Capabilities
+from ..core.names import check_flag, check_name, check_number
+from ..core.promises import Capabilities, check_require
 from ..core.urls import StoreURL, parse_url
-from ..errors import Deadlock, LockError
-from ..observe.stream import Stream
+from ..stores.registry import check_login, find_store
 from . import runtime
-from .acquire import Site, acquire
 from .election import Election
-from .keeper import Keeper
-from .lease import Held, Hold, Lease
-from .lock import Lock, LockOptions
+from .engine import Engine
+from .lease import Lease
+from .lock import Lock, LockOptions, Semaphore
 from .multi import MultiLock, Tree
 from .ratelimit import RateLimit
 from .rwlock import RWLock
-from .store import StoreFactory
+from .store import Store, StoreFactory
 
 if TYPE_CHECKING:
     from .once import Once
@@ -37,6 +33,9 @@ _CLOSE_SECONDS = 5.0
 
 class Client:
     """A connection to a store. Made without I/O and without a thread, so it may stand at module level."""
+
+    flavour = runtime.FLAVOUR
+    _engine_kind = Engine
 
     def __init__(
         self,
@@ -52,21 +51,31 @@ class Client:
     ) -> None:
         self.url = url if isinstance(url, StoreURL) else parse_url(url)
         self.namespace = check_name(namespace, "namespace")
-        self._owner = None if owner is None else check_name(owner, "owner")
         self._io_timeout = check_number(io_timeout, "io_timeout", least=0.01)
         self._clock = clock or SystemClock()
-        self._stream = Stream(observers)
-        self.detect_deadlocks = check_flag(detect_deadlocks, "detect_deadlocks")
-        self._require = _registry.check_require(require)
-        self.closed = False
-        self._begin()
-        _registry.check_promises(self.capabilities, self._require)
-        _registry.remember(self)
+        self._engine = self._engine_kind(
+            self._make_store,
+            name=str(self.url),
+            namespace=self.namespace,
+            owner=None if owner is None else check_name(owner, "owner"),
+            require=check_require(require),
+            observers=observers,
+            detect_deadlocks=check_flag(detect_deadlocks, "detect_deadlocks"),
+            io_timeout=self._io_timeout,
+            clock=self._clock,
+            real=SystemClock(),
+        )
+        _process.remember(self._engine)
 
     @property
     def capabilities(self) -> Capabilities:
         """What the store can do and promises."""
-        return self._store.capabilities
+        return self._engine.capabilities
+
+    @property
+    def closed(self) -> bool:
+        """Whether close() was called."""
+        return self._engine.closing
 
     def lock(
         self,
@@ -88,7 +97,7 @@ class Client:
         Raises: ValueError for a bad argument; Unsupported if the store cannot do it.
         """
         return Lock(
-            self,
+            self._engine,
             resource,
             ttl=ttl,
             timeout=timeout,
@@ -104,14 +113,15 @@ class Client:
 
     def rwlock(self, resource: str, **options: Unpack[LockOptions]) -> RWLock:
         """Describe a read-write lock: `.read()` and `.write()` are locks, with the options of `lock`."""
-        return RWLock(self, resource, **options)
+        return RWLock(self._engine, resource, **options)
 
-    def semaphore(self, resource: str, *, permits: int, **options: Unpack[LockOptions]) -> Lock:
+    def semaphore(self, resource: str, *, permits: int, weight: int = 1, **options: Unpack[LockOptions]) -> Semaphore:
         """Describe a semaphore: as many as `permits` hold it at once. Takes the options of `lock`.
 
-        Each claim is judged by its own number, so that a rolling deploy may change it.
+        permits: how many there are. Each claim is judged by its own number, so that a rolling deploy may change it.
+        weight: how many one lease takes, at once or not at all.
         """
-        return Lock(self, resource, weight=1, capacity=check_count(permits, "permits"), **options)
+        return Semaphore(self._engine, resource, permits, weight, **options)
 
     def lock_all(self, *resources: str, order: str = "sorted", **options: Unpack[LockOptions]) -> MultiLock:
         """Describe a lock on several resources: one deadline, all or nothing. Takes the options of `lock`.
@@ -119,14 +129,14 @@ class Client:
         They are taken in sorted order, so that two who want the same cannot wait for each other. `order="given"` keeps
         the caller's order; then whoever holds some and waits for more gives all back after a moment, and tries again.
         """
-        return MultiLock(self, resources, order, **options)
+        return MultiLock(self._engine, resources, order, **options)
 
     def tree(self, path: str, **options: Unpack[LockOptions]) -> Tree:
         """Describe a lock on a node of a hierarchy, like "orders/7/99": shared on its parents, exclusive on itself.
 
         Whoever holds a node keeps everybody from all that is below it. Takes the options of `lock`.
         """
-        return Tree(self, path, **options)
+        return Tree(self._engine, path, **options)
 
     def election(
         self,
@@ -138,11 +148,11 @@ class Client:
         on_lost: Callable[[Lease], Any] | None = None,
     ) -> Election:
         """Describe an election: candidates campaign for the office `resource`, and `value` shows who leads."""
-        return Election(self, resource, value=value, ttl=ttl, owner=owner, on_lost=on_lost)
+        return Election(self._engine, resource, value=value, ttl=ttl, owner=owner, on_lost=on_lost)
 
     def rate_limit(self, resource: str, limit: int, *, per: float) -> RateLimit:
         """Describe a rate limit: at most `limit` hits in any window of `per` seconds."""
-        return RateLimit(self, resource, limit, per=per)
+        return RateLimit(self._engine, resource, limit, per=per)
 
     def once(
         self,
@@ -160,51 +170,53 @@ class Client:
         """
         from .once import Once  # not at the top: it needs json and inspect, which most do not
 
-        return Once(self, template, key, keep, wait, **options)
+        return Once(self._engine, template, key, keep, wait, **options)
 
     async def ready(self) -> None:
         """Open the store and check its promises now instead of on first use.
 
         Raises: StoreError; StoreUnavailable.
         """
-        self._check_open()
-        await self._store.ready()
-        _registry.check_promises(self.capabilities, self._require)
+        self._engine.check_open()
+        await self._engine.store.ready()
+        self._engine.check_promises()
 
     async def inspect(self, prefix: str = "") -> list[ResourceState]:
         """Show who holds and who waits for the resources whose names begin with `prefix`."""
-        self._check_open()
-        return await self._store.inspect(prefix)
+        return await self._engine.inspect(prefix)
+
+    async def drain(self, timeout: float) -> bool:
+        """Stop in order: take nothing new, let bodies end, then close. Returns whether all of them ended in time.
+
+        timeout: seconds that bodies have. What is still held after that is released under them, and they find their
+            leases released. Closing may take 5 s more.
+
+        What a body takes inside of its `with` block is not new: it may need that to end. Whoever waits elsewhere raises
+        LockError, and so does every later acquire. Leases that are not renewed are not waited for.
+        """
+        seconds = check_number(timeout, "timeout")
+        if self._engine.closed:
+            return True
+        self._engine.home.check()
+        ended = await self._engine.drain(seconds)
+        await self.close()
+        return ended
 
     async def close(self, timeout: float = _CLOSE_SECONDS) -> None:
-        """Release what is held, withdraw what waits, end every thread, task and socket. May be called twice."""
+        """Release what is held, withdraw what waits, end every thread, task and socket. May be called twice.
+
+        Takes `timeout` seconds at most, also in a signal handler. What could not be released by then ends at its ttl.
+        """
         seconds = check_number(timeout, "timeout")
-        if self.closed:
+        engine = self._engine
+        if engine.closed:
             return
-        self._home.check()
-        self._stop()
-        await runtime.finish(self._close, seconds)
-
-    def _stop(self) -> None:
-        """Take no more acquires, and wake those that wait: they raise LockError."""
-        self.closed = self._site.closing = True
-        self._store.interrupt()
-
-    async def _close(self, seconds: float) -> None:
-        clock = SystemClock()  # real time, whatever clock the leases live by
-        until = clock.now() + seconds
-        pause = 0.001
-        while self._site.under_way and clock.now() < until:
-            self._store.interrupt()
-            await runtime.sleep(clock, clock.now() + pause)
-            pause = min(0.05, pause * 2)
-        try:
-            await self._keeper.close(max(0.0, until - clock.now()))
-        finally:
-            await self._store.close()
+        engine.home.check()
+        engine.stop()
+        await runtime.finish(engine.close, seconds)
 
     async def __aenter__(self) -> Self:
-        self._check_open()
+        self._engine.check_open()
         return self
 
     async def __aexit__(
@@ -215,94 +227,14 @@ class Client:
     def __repr__(self) -> str:
         return f"<holdfast client of {self.url} namespace={self.namespace!r}>"
 
-    async def _acquire(self, lock: Lock, timeout: float | None) -> Lease:
-        if self.closed:
-            self._check_open()
-        actor, label = self._home.actor()
-        key = (actor, lock.resource)
-        held = self._held.get(key)
-        if held is not None and (hold := held()) is not None and hold.look() in LIVE:
-            again = self._again(lock, hold)
-            if again is not None:
-                return again
-        # Random, although a counter would be unique too: not in the copies of a machine that is resumed twice.
-        holder = f"{self._id}.{actor}.{os.urandom(8).hex()}"
-        claim = bare(
-            Claim,
-            (
-                lock.resource, holder, lock.weight, lock.capacity, lock.ttl, lock.owner or self._owner or label,
-                lock.value, lock.fair, lock.detached,
-            ),
-        )  # fmt: skip
-        under_way = self._site.under_way
-        under_way.add(holder)
-        hold = None
-        try:
-            token, since, deadline = await acquire(self._site, claim, timeout, lock.detect_deadlocks)
-            renew_until = since + lock.max_hold if lock.renew else -inf
-            hold = Hold(self._keeper, claim, token, since, deadline, key, lock.min_hold, renew_until)
-            self._keeper.add(hold)
-            return Lease(hold, lock.on_lost)
-        except BaseException:
-            if hold is not None:  # Ctrl-C after the grant, while the keeper starts: nobody would give it back
-                self._keeper.disown(hold)
-            raise
-        finally:
-            under_way.discard(holder)  # not before the keeper has it: close() in another thread would miss it
-
-    def _again(self, lock: Lock, hold: Hold) -> Lease | None:
-        """Decide for an actor that has the resource already: share its hold, take another permit (None), or raise.
-
-        Raises: Deadlock where it would wait for itself.
-        """
-        if lock.weight < lock.capacity < MAX and hold.claim.shared:
-            return None  # a permit more; the store counts them
-        reader = lock.weight < lock.capacity
-        # A nested reader shares the hold of the first: behind a waiting writer it would wait for itself.
-        shared = hold.claim.shared and hold.claim.capacity == MAX
-        if (reader and shared) or (lock.reentrant and not hold.claim.shared):
-            hold.shares += 1
-            return Lease(hold, lock.on_lost)
-        if hold.claim.shared:
-            fact = f"this thread or task holds a share of {lock.resource!r} (token {hold.token}) and asks for all of it"
-            move = "release the share first"
-        else:
-            fact = f"this thread or task already holds {lock.resource!r} (token {hold.token})"
-            move = "pass the lease on, or use lock(..., reentrant=True)"
-        raise Deadlock(
-            f"{fact}: it would wait for itself; {move}",
-            resource=lock.resource,
-            owner=hold.claim.owner,
-            token=hold.token,
-        )
-
-    def _identify(self) -> tuple[str, str]:
-        """Return a new holder and its owner's label, for a claim that nobody holds on to."""
-        self._check_open()
-        actor, label = self._home.actor()
-        return f"{self._id}.{actor}.{os.urandom(8).hex()}", self._owner or label
-
-    def _begin(self) -> None:
-        """Start from nothing: at first, and again in a forked child, where the parent's parts must not be touched."""
-        self._id = os.urandom(8).hex()
-        self._home = runtime.Home()
-        self._held: Held = {}
-        factory: StoreFactory = _registry.find_store(self.url.scheme, runtime.FLAVOUR)
-        self._store = factory(self.url, namespace=self.namespace, io_timeout=self._io_timeout, clock=self._clock)
-        self._keeper = Keeper(self._store, self._clock, self._stream, self.namespace, self._held)
-        _registry.remember_keeper(self._keeper)
-        self._site = Site(
-            self._store, self._keeper, self._clock, self._stream, self.namespace, self._io_timeout, self._require
-        )
-
-    def _check_open(self) -> None:
-        if self.closed:
-            raise LockError(f"this client of {self.url} is closed; connect() again")
-        self._home.check()
+    def _make_store(self) -> Store:
+        factory: StoreFactory = find_store(self.url.scheme, self.flavour)
+        check_login(self.url, factory)
+        return factory(self.url, namespace=self.namespace, io_timeout=self._io_timeout, clock=self._clock)
 
 
 def connect(
-    url: str | None = None,
+    url: str | ClientObject | None = None,
     *,
     namespace: str = "default",
     owner: str | None = None,
@@ -310,17 +242,24 @@ def connect(
     observers: Iterable[Observer] = (),
     detect_deadlocks: bool = False,
     io_timeout: float = 1.0,
+    password: str | Callable[[], str] | None = None,
+    options: Mapping[str, str | bool] | None = None,
 ) -> Client:
     """Return a client of the store at `url`: else of $HOLDFAST_URL, else of a SQLite file of this user.
 
-    Does no I/O. `require="correctness"` insists on a store whose tokens rise through every fault it can have.
-    `detect_deadlocks` is the default of all its locks: a waiter that closes a cycle raises Deadlock.
+    Does no I/O. `url` may also be a client object of redis-py or valkey-py, blocking or asyncio: its address and login
+    are read, its connections are never used. `require="correctness"` insists on a store whose tokens rise through every
+    fault it can have. `detect_deadlocks` is the default of all its locks: a waiter that closes a cycle raises Deadlock.
 
-    Raises: ValueError for a bad URL or argument, or for an unknown scheme; StoreError if what it needs is not installed
-    or if it cannot promise what is required.
+    `password` takes the place of the one in `url`. A callable is called for every login, in a thread of its own, and
+    nobody waits for it longer than `io_timeout`; if it raises, that is an outage of the store. `options` are those that
+    a URL has after its `?`; True and False stand for `true` and `false`.
+
+    Raises: ValueError for a bad URL, object or argument, or for an unknown scheme; StoreError if what it needs is not
+    installed or if it cannot promise what is required.
     """
     return Client(
-        _registry.find_url(url, _registry.check_require(require)),
+        find_address(url, check_require(require), password, options),
         namespace=namespace,
         owner=owner,
         require=require,

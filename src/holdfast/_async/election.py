@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from math import inf
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+from ..core.cancel import Cancel, check_cancel
 from ..core.claim import ResourceState, find
 from ..core.fence import Fence
 from ..core.names import check_value
 from ..core.timing import backoff
-from ..errors import LeaseLost, StoreUnavailable
-from ..observe.stream import logger
+from ..errors import AcquireCancelled, LeaseLost, StoreUnavailable
+from ..keeper.entries import Entry, Exit, begin
+from ..observe.log import logger
 from . import runtime
 from .lease import Lease
 from .lock import Lock
 
 if TYPE_CHECKING:
-    from .client import Client
+    from .engine import Engine
 
 _LONGEST_PAUSE = 5.0  # between two tries of a candidate while the store does not answer
+_LOOK_EVERY = 0.2  # during such a pause, whether the campaign was cancelled
 
 
 class Leader(NamedTuple):
@@ -56,7 +58,7 @@ class Term:
 
     @property
     def lost(self) -> bool:
-        """Tell whether the term ended before it was resigned; compares the clock at every read."""
+        """Whether the term ended before it was resigned; compares the clock at every read."""
         return self._lease.lost
 
     @property
@@ -82,15 +84,18 @@ class Term:
         except LeaseLost:
             pass  # it is over: that was wanted
 
-    async def __aenter__(self) -> Self:
-        await self._lease.__aenter__()
+    def __aenter__(self) -> Coroutine[Any, Any, Self]:
+        return self._enter(begin(self))
+
+    __aexit__ = Exit[Coroutine[Any, Any, bool]](runtime.leave)
+
+    async def _enter(self, entry: Entry) -> Self:
+        await self._lease._begin(entry)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
+    async def _leave(self, entry: Entry, error: BaseException | None) -> bool:
         try:
-            await self._lease.__aexit__(kind, error, trace)
+            await self._lease._end(entry, error)
         except LeaseLost:
             return True  # the body returned, or was cancelled for it
         return isinstance(error, LeaseLost) and (error.resource, error.token) == (self.resource, self.token)
@@ -104,7 +109,7 @@ class Election:
 
     def __init__(
         self,
-        client: Client,
+        engine: Engine,
         resource: str,
         *,
         value: str | None = None,
@@ -112,30 +117,35 @@ class Election:
         owner: str | None = None,
         on_lost: Callable[[Lease], Any] | None = None,
     ) -> None:
-        self._client = client
+        self._engine = engine
         self.value = None if value is None else check_value(value, "value")
         self._options: dict[str, Any] = {"ttl": ttl, "owner": owner, "on_lost": on_lost}
-        self.resource = Lock(client, resource, **self._options).resource  # checks everything now
+        self.resource = Lock(engine, resource, **self._options).resource  # checks everything now
 
     def lead(self, timeout: float | None = None) -> Lock:
         """Describe one term as a lock: `with election.lead(timeout=5) as lease`. Its loss raises LeaseLost."""
-        return Lock(self._client, self.resource, timeout=timeout, value=self.value, **self._options)
+        return Lock(self._engine, self.resource, timeout=timeout, value=self.value, kind="election", **self._options)
 
-    async def terms(self) -> AsyncGenerator[Term, None]:
+    async def terms(self, *, cancel: Cancel | None = None) -> AsyncGenerator[Term, None]:
         """Campaign for ever: yields a term whenever this candidate leads.
 
         A term ends when it is lost, when it is resigned, or when the loop comes back for the next. A store that does
-        not answer only delays the next term. What ends the loop is you (`break`), or an error that no waiting mends.
+        not answer only delays the next term. What ends the loop is you (`break`, or `cancel`, from anywhere), or an
+        error that no waiting mends.
+
+        cancel: ends the campaign, quietly, when its `cancel()` is called; a term that has begun goes on to its end.
         """
         lock = self.lead()
+        check_cancel(cancel)
         failures = 0
         while True:
             try:
-                lease = await lock._take(None)
+                lease = await lock._take(None, cancel=cancel)
+            except AcquireCancelled:
+                return
             except StoreUnavailable as error:
                 logger.warning("the campaign for %r goes on, the store does not answer: %s", self.resource, error)
-                clock = self._client._clock
-                await runtime.sleep(clock, clock.now() + backoff(failures, most=_LONGEST_PAUSE))
+                await self._rest(backoff(failures, most=_LONGEST_PAUSE), cancel)
                 failures += 1
                 continue
             failures = 0
@@ -145,9 +155,15 @@ class Election:
             finally:
                 await term.resign()
 
+    async def _rest(self, seconds: float, cancel: Cancel | None) -> None:
+        clock = self._engine.clock
+        until = clock.now() + seconds
+        while clock.now() < until and not (cancel is not None and cancel.cancelled):
+            await runtime.sleep(clock, min(until, clock.now() + _LOOK_EVERY))
+
     async def leader(self) -> Leader | None:
         """Return who leads, or None. A view for people: to act on it, lead yourself and use the fence."""
-        state = find(await self._client.inspect(self.resource), self.resource)
+        state = find(await self._engine.inspect(self.resource), self.resource)
         return self._shown(state)
 
     async def observe(self) -> AsyncGenerator[Leader | None, None]:
@@ -157,13 +173,13 @@ class Election:
         """
         first, last = True, None
         while True:
-            self._client._check_open()
-            state = find(await self._client.inspect(self.resource), self.resource)
+            self._engine.check_open()
+            state = find(await self._engine.inspect(self.resource), self.resource)
             leader = self._shown(state)
             if first or leader != last:
                 first, last = False, leader
                 yield leader
-            await self._client._store.watch(self.resource, state, inf)
+            await self._engine.store.watch(self.resource, state, inf)
 
     def _shown(self, state: ResourceState | None) -> Leader | None:
         for claim in state.holders if state is not None else ():

@@ -2,103 +2,36 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Sequence
-from math import inf
-from types import TracebackType
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ..core.claim import MAX, Claim, Lost, Renewed, Unknown
+from ..core.claim import MAX, Lost, Renewed, actor_of
 from ..core.fence import Fence
-from ..core.lease import EXITS, HELD, LIVE, LOST, RELEASED, Ending, Fact, Raise, State
+from ..core.lease import EXITS, LIVE, LOST, RELEASED, RETURNED, Hold, Raise, State
 from ..core.names import check_timeout
-from ..core.timing import RENEW_AT
-from ..errors import LeaseLost, NotHeld, StoreError, StoreUnavailable, Unsupported
+from ..errors import LeaseLost, NotHeld, StoreUnavailable, Unsupported
+from ..keeper.bodies import open_body
+from ..keeper.entries import Entry, Exit, Share, begin
+from ..observe.log import logger
 from . import runtime
 
 if TYPE_CHECKING:
-    from .keeper import Keeper
+    from .engine import Engine
 
 
-# Which holds each actor (by number) has on which resource, so that it cannot wait for itself.
-HeldKey = tuple[int, str]
-Held = dict[HeldKey, "weakref.ref[Hold]"]
-
-
-class Hold:
-    """A granted claim as this process sees it. The keeper knows it weakly, its leases keep it alive."""
-
-    __slots__ = (
-        "__weakref__", "cause", "claim", "deadline", "due", "granted", "keeper", "key", "leases", "min_hold", "queued",
-        "ref", "renew_until", "renewing", "shares", "signal", "state", "token",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        keeper: Keeper,
-        claim: Claim,
-        token: int,
-        since: float,
-        deadline: float,
-        key: HeldKey,
-        min_hold: float,
-        renew_until: float,
-    ) -> None:
-        self.keeper = keeper
-        self.claim = claim
-        self.token = token
-        self.granted = since
-        self.deadline = deadline
-        self.key = key
-        self.min_hold = min_hold
-        self.renew_until = renew_until  # -inf: never renewed
-        # From what is left, which may be less than the ttl: a session that others share was renewed before.
-        self.due = since + (deadline - since) * RENEW_AT if renew_until > since else deadline
-        self.queued = inf  # when the keeper's heap has it
-        self.renewing = False
-        self.state = HELD
-        self.cause = ""
-        self.ref = weakref.ref(self)
-        self.shares = 1  # leases that have not been released
-        self.leases: Sequence[weakref.ref[Lease]] = ()  # those that have to be told of a loss
-        self.signal: runtime.Signal | None = None
-
-    def look(self) -> State:
-        """Return the state as of now. The clock decides, not the keeper: after a pause the body may run first."""
-        if self.keeper.inherited:
-            return LOST
-        if self.state in LIVE and self.keeper.clock.now() >= self.deadline:
-            self.keeper.learn(self, Fact.LATE)
-        return self.state
-
-    def keep(self) -> float:
-        """Return how long the claim has to stay taken when it is released now."""
-        return max(0.0, self.granted + self.min_hold - self.keeper.clock.now())
-
-    def tell(self, lease: Lease) -> None:
-        """Note that this lease has to be told of a loss."""
-        self.leases = [*(ref for ref in self.leases if ref() is not None), weakref.ref(lease)]
-
-    def listeners(self) -> list[Lease]:
-        """Return the leases that have to be told of a loss."""
-        return [lease for ref in self.leases if (lease := ref()) is not None]
-
-    def __del__(self) -> None:
-        # Runs anywhere, even in a thread that holds one of our locks: take none here.
-        if self.state in LIVE and not self.keeper.inherited:
-            self.keeper.dropped(self)
-
-
-class Lease:
+class Lease(Share):
     """A hold on a resource. Enter it, or release it; ask it before every step that must not be done without it."""
 
-    __slots__ = ("__weakref__", "_body", "_ended", "_hold", "_on_lost")
+    __slots__ = ("__weakref__", "_body", "_ended", "_engine", "_on_lost")
 
-    def __init__(self, hold: Hold, on_lost: Callable[[Lease], Any] | None = None) -> None:
+    def __init__(self, engine: Engine, hold: Hold, on_lost: Callable[[Lease], Any] | None = None) -> None:
+        # Those of Share, whose constructor would be another call.
         self._hold = hold
+        self._counted = self._settled = False
+        self._engine = engine
         self._on_lost = on_lost
         self._body: runtime.Body | None = None
-        self._ended: State | None = None  # how it ended for this handle, once it was released
+        self._ended = RELEASED  # how it ended for this handle, once it is settled
         if on_lost is not None:
             hold.tell(self)
 
@@ -135,40 +68,37 @@ class Lease:
                 "live one; guard the resource with a lock",
                 **self._facts(),
             )
-        return Fence(self._hold.keeper.namespace, claim.resource, self._hold.token, claim.shared)
+        return Fence(self._engine.namespace, claim.resource, self._hold.token, claim.shared)
 
     @property
     def state(self) -> State:
         """`held`, `at risk`, `lost` or `released`, as of now."""
-        return self._ended or self._hold.look()
+        return self._ended if self._settled else self._hold.keeper.look(self._hold)
 
     @property
     def lost(self) -> bool:
-        """Tell whether the lease ended before it was released; compares the clock at every read."""
-        return (self._ended or self._hold.look()) is LOST
+        """Whether the lease ended before it was released; compares the clock at every read."""
+        return self.state is LOST
 
     @property
     def remaining(self) -> float:
         """Seconds until the lease is lost unless it is renewed."""
-        hold = self._hold
-        return max(0.0, hold.deadline - hold.keeper.clock.now()) if self.state in LIVE else 0.0
+        return max(0.0, self._hold.deadline - self._engine.now()) if self.state in LIVE else 0.0
 
     def check(self) -> None:
         """Return if the lease is held.
 
         Raises: LeaseLost if it was lost; NotHeld if it was released or belongs to another process.
         """
-        hold = self._hold
-        if hold.keeper.inherited:
+        if self._hold.keeper.inherited:
             self._raise_inherited()
-        state = self._ended or hold.look()
+        state = self.state
         if state in LIVE:
             return
         if state is LOST:
             self._raise_lost()
-        if self._ended:
-            raise NotHeld(f"the lease on {self.resource!r} was released", **self._facts())
-        raise NotHeld(f"the lease on {self.resource!r} was released when its client was closed", **self._facts())
+        closed = "" if self._counted else " when its client was closed"
+        raise NotHeld(f"the lease on {self.resource!r} was released{closed}", **self._facts())
 
     async def renew(self) -> None:
         """Renew now, without waiting for the keeper.
@@ -176,14 +106,7 @@ class Lease:
         Raises: LeaseLost; StoreUnavailable when the outcome is unknown: the lease then ends at its old deadline.
         """
         self.check()
-        hold = self._hold
-        asked = hold.keeper.clock.now()
-        try:
-            (answer,) = await hold.keeper.store.renew([hold.claim])
-        except StoreError as error:
-            hold.keeper.renewed(hold, Unknown(str(error)), asked)
-            raise
-        hold.keeper.renewed(hold, answer, asked)
+        answer = await self._engine.renew(self._hold)
         if isinstance(answer, Renewed | Lost):
             return self.check()
         raise StoreUnavailable(
@@ -193,80 +116,98 @@ class Lease:
         )
 
     async def release(self) -> None:
-        """Give the resource back. Releasing twice does nothing.
+        """Give the resource back. Releasing twice does nothing; if the first was interrupted, the second finishes it.
 
         Raises: LeaseLost if the lease was lost before; NotHeld in a forked child.
         """
-        if self._ended is not None:
-            return
-        hold = self._hold
-        if hold.keeper.inherited:
+        if self._hold.keeper.inherited and not self._settled:
             self._raise_inherited()
-        self._ended = RELEASED
-        hold.shares -= 1
-        if not hold.shares:
-            held = await hold.keeper.release(hold)
-        else:  # the hold stays with the other leases of a re-entrant lock
-            hold.leases = [ref for ref in hold.leases if ref() is not self]
-            held = hold.look() is not LOST
-        if not held:
-            self._ended = LOST
+        if not await self._engine.release(self):
             self._raise_lost()
 
     async def wait_lost(self, timeout: float | None = None) -> bool:
         """Wait until the lease is lost (True); False when it was released, or not lost within the timeout."""
         seconds = check_timeout(timeout)
-        keeper, hold = self._hold.keeper, self._hold
-        if hold.signal is None:
-            hold.signal = runtime.Signal()
-        until = float("inf") if seconds is None else keeper.clock.now() + seconds
-        while hold.look() in LIVE and keeper.clock.now() < until:
-            await hold.signal.wait(keeper.clock, min(until, hold.deadline))
-        return hold.look() is LOST
+        clock, hold, look = self._engine.clock, self._hold, self._hold.keeper.look
+        if look(hold) not in LIVE:
+            return look(hold) is LOST
+        signal = hold.keeper.signal_of(hold, runtime.Signal)
+        until = float("inf") if seconds is None else clock.now() + seconds
+        while look(hold) in LIVE and clock.now() < until:
+            await signal.wait(clock, min(until, hold.deadline))
+        return look(hold) is LOST
 
-    async def __aenter__(self) -> Lease:
-        self.check()  # the body never starts without a lease
-        if self._body is not None:
-            raise NotHeld(f"the lease on {self.resource!r} is entered already; acquire once more", **self._facts())
-        self._body = runtime.Body()
-        if self._on_lost is None:
-            self._hold.tell(self)
+    def __aenter__(self) -> Coroutine[Any, Any, Lease]:
+        return self._enter(begin(self))
+
+    __aexit__ = Exit[Coroutine[Any, Any, None]](runtime.leave)
+
+    async def _enter(self, entry: Entry) -> Lease:
+        await self._begin(entry)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        body, self._body = self._body, None
+    def _leave(self, entry: Entry, error: BaseException | None) -> Coroutine[Any, Any, None]:
+        return self._end(entry, error)
+
+    async def _begin(self, entry: Entry) -> None:
+        """Begin the body of a `with`."""
+        if self._body is not None:
+            entry.fail()
+            raise NotHeld(f"the lease on {self.resource!r} is entered already; acquire once more", **self._facts())
+        if not entry.leases:
+            entry.note(self)
+        entry.target = self
+        hold = self._hold
+        if self._settled or hold.keeper.look(hold) not in LIVE:
+            self.check()  # the body never starts without a lease
+        if not entry.actor:
+            entry.actor = actor_of(hold.claim.holder)
+        open_body(entry, entry.strand or runtime.strand())
+        self._body = runtime.begin_body()
+        if self._on_lost is None and runtime.CANCELS:
+            hold.tell(self)
+
+    async def _end(self, entry: Entry, error: BaseException | None) -> None:
+        """End the body of a `with`, and release."""
+        body = self._body
         if body is None:
+            entry.disarm()
             raise NotHeld(f"the lease on {self.resource!r} is not entered", **self._facts())
         if self._hold.keeper.inherited:
+            self._body = None
             return  # a forked child leaves its parent's `with`: nothing here is its to release
-        lost = self.lost
-        ending = await body.ended(error)
-        try:
-            await self.release()
-        except LeaseLost:
-            lost = True
-        self._leave(ending, lost, error)
-
-    def _leave(self, ending: Ending, lost: bool, error: BaseException | None) -> None:
+        ending = RETURNED if body.returned(error) else await body.ended(error)
+        await self._engine.release(self)
+        self._body = None
+        entry.disarm()
+        lost = self._ended is LOST
+        if ending is RETURNED and not lost:
+            return
         match EXITS[ending, lost]:
             case Raise.LEASE_LOST:
                 self._raise_lost(error)
             case Raise.BODY_WITH_NOTE if error is not None:
                 error.add_note(f"holdfast: meanwhile {self._lost_message()}")
 
-    def told(self, message: str) -> None:
-        """Learn of the loss: stop the body and call on_lost. Called by the keeper, once."""
-        if self._body is not None and not self._body.runs_here():  # close() tells in the body's own task
-            self._body.cancel(message)
-        if self._on_lost is not None:
-            self._on_lost(self)
+    # -- called by the keeper
 
-    def spare(self) -> None:
+    def _spare(self) -> None:
         """Do not cancel the body for a loss that it is finding out itself, right now."""
         if self._body is not None and self._body.runs_here():
             self._body.spare()
+
+    def _hear(self) -> None:
+        """Learn of the loss, once, where foreign code may run: stop the body and call on_lost."""
+        if self._body is not None:
+            self._body.cancel(f"the lease on {self.resource!r} (token {self.token}) was lost: {self._hold.cause}")
+        if self._on_lost is None:
+            return
+        try:
+            self._on_lost(self)
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # neither sys.exit() nor a cancelled future in a callback may end what tells all others
+            logger.exception("on_lost of %r failed", self.resource)
 
     def _raise_inherited(self) -> NoReturn:
         raise NotHeld(

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Coroutine
 from math import inf
-from typing import TYPE_CHECKING, Any, TypedDict
+from types import EllipsisType
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
-from ..core.claim import MAX
-from ..core.names import check_flag, check_name, check_number, check_ttl
+from ..core.cancel import Cancel
+from ..core.claim import MAX, Claim, make_claim
+from ..core.names import check_count, check_flag, check_name, check_number, check_ttl
 from ..errors import Unsupported
+from ..keeper.entries import Entry
+from . import runtime
+from .acquirable import Acquirable
 from .lease import Lease
-from .wish import Wish
 
 if TYPE_CHECKING:
-    from .client import Client
+    from .engine import Engine
 
 
 _ABLE = "use sqlite://, redis:// or etcd://"  # they can do what others refuse
@@ -34,12 +39,12 @@ class LockOptions(TypedDict, total=False):
     on_lost: Callable[[Lease], Any] | None
 
 
-class Lock(Wish[Lease]):
-    """A wish for a resource: all of it, a share or a permit, as weight and capacity say."""
+class Lock(Acquirable[Lease]):
+    """Describes a claim on a resource: all of it, a share or a permit, as weight and capacity say."""
 
     def __init__(
         self,
-        client: Client,
+        engine: Engine,
         resource: str,
         *,
         ttl: float = 30.0,
@@ -55,15 +60,17 @@ class Lock(Wish[Lease]):
         weight: int = MAX,
         capacity: int = MAX,
         value: str | None = None,
+        kind: str = "lock",
     ) -> None:
         self.resource = check_name(resource)
         super().__init__(repr(resource), timeout)
-        self._client = client
+        self._engine = engine
         self.ttl = check_ttl(ttl)
         self.reentrant = check_flag(reentrant, "reentrant")
         self.renew = check_flag(renew, "renew")
         self.min_hold = check_number(min_hold, "min_hold")
         self.max_hold = inf if max_hold is None else check_number(max_hold, "max_hold", rule=" (or None: no limit)")
+        self.renew_for = self.max_hold if self.renew else -inf  # seconds since the grant
         self.owner = None if owner is None else check_name(owner, "owner")
         if on_lost is not None and not callable(on_lost):
             raise ValueError(f"on_lost is called with the lease; {on_lost!r} cannot be called")
@@ -73,20 +80,45 @@ class Lock(Wish[Lease]):
                 f"min_hold={min_hold!r} exceeds ttl={ttl!r}: it could not be kept if the holder died; raise the ttl"
             )
         self.detect_deadlocks = (
-            client.detect_deadlocks if detect_deadlocks is None else check_flag(detect_deadlocks, "detect_deadlocks")
+            engine.detect_deadlocks if detect_deadlocks is None else check_flag(detect_deadlocks, "detect_deadlocks")
         )
         self.weight = weight
         self.capacity = capacity
         self.value = value
+        self.kind = kind  # as events call it
         # Neither the death of the holder nor close() may free what was promised to stay taken.
         self.detached = not self.renew or self.min_hold > 0
         self.fair = self._supported(fair)
+        self._known: tuple[str | None, tuple[Any, ...]] = (
+            None,
+            (),
+        )  # the last label, and what its claims have in common
 
-    async def _take(self, timeout: float | None) -> Lease:
-        return await self._client._acquire(self, timeout)
+    def claim(self, holder: str, label: str) -> Claim:
+        """Return a claim; `label` is the owner's if the lock has none of its own."""
+        known = self._known
+        if known[0] is not label:
+            owner = self.owner or label
+            details = (self.weight, self.capacity, self.ttl, owner, self.value, self.fair, self.detached)
+            known = self._known = (label, details)
+        return make_claim((self.resource, holder) + known[1])
+
+    def _take(
+        self, timeout: float | None, entry: Entry | None = None, cancel: Cancel | None = None
+    ) -> Coroutine[Any, Any, Lease]:
+        return self._engine.acquire(self, timeout, entry, cancel)
+
+    def _weighing(self, weight: int) -> Self:
+        """Return a lock that takes more of the same."""
+        if weight == self.weight:
+            return self
+        other = copy.copy(self)
+        other.weight = weight
+        other._known = (None, ())
+        return other
 
     def _supported(self, fair: bool | None) -> bool:
-        can = self._client.capabilities
+        can = self._engine.capabilities
         if self.ttl < can.min_ttl or self.ttl > can.max_ttl:
             raise Unsupported(
                 f"{can.store} keeps leases of {can.min_ttl:g} to {can.max_ttl:g} s, not of ttl={self.ttl:g}",
@@ -123,3 +155,51 @@ class Lock(Wish[Lease]):
             else f" 1 of {self.capacity}"
         )
         return f"<Lock {self.resource!r}{kind} ttl={self.ttl:g}>"
+
+
+class Semaphore(Lock):
+    """Describes permits of a resource: as many as there are may be held at once."""
+
+    def __init__(
+        self, engine: Engine, resource: str, permits: int, weight: int, **options: Unpack[LockOptions]
+    ) -> None:
+        self.permits = check_count(permits, "permits")
+        super().__init__(
+            engine, resource, weight=self._checked(weight), capacity=self.permits, kind="semaphore", **options
+        )
+
+    @runtime.acquiring
+    async def acquire(
+        self,
+        timeout: float | EllipsisType | None = ...,
+        *,
+        weight: int | None = None,
+        cancel: Cancel | None = None,
+    ) -> Lease:
+        """Wait for permits and return the lease.
+
+        timeout: seconds to wait; None waits for ever, 0 asks once. Left out: the semaphore's own.
+        weight: how many permits to take, at once or not at all. Left out: the semaphore's own, 1 unless it says more.
+        cancel: ends the wait when its `cancel()` is called, in whatever thread, task or signal handler.
+
+        Raises: AcquireTimeout if there were not enough; StoreUnavailable; AcquireCancelled.
+        """
+        lock = self if weight is None else self._weighing(self._checked(weight))
+        return await super(Semaphore, lock).acquire(timeout, cancel=cancel)
+
+    async def try_acquire(
+        self, timeout: float | None = 0, *, weight: int | None = None, cancel: Cancel | None = None
+    ) -> Lease | None:
+        """Return the lease, or None if there are not enough permits for the timeout. Every other trouble raises.
+
+        timeout: seconds to wait; by default it asks once.
+        weight, cancel: as for `acquire`.
+        """
+        lock = self if weight is None else self._weighing(self._checked(weight))
+        return await super(Semaphore, lock).try_acquire(timeout, cancel=cancel)
+
+    def _checked(self, weight: object) -> int:
+        number = check_count(weight, "weight")
+        if number > self.permits:
+            raise ValueError(f"weight={weight!r} exceeds permits={self.permits}: it could never be granted")
+        return number

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from math import inf
-from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
+from ..core.cancel import Cancel
 from ..core.claim import MAX
 from ..core.fence import Fence
 from ..core.names import check_name
 from ..core.timing import backoff
 from ..errors import AcquireTimeout, LeaseLost, NotHeld
+from ..keeper.bodies import open_body
+from ..keeper.entries import Entry, Exit, begin
 from . import runtime
+from .acquirable import Acquirable
 from .lease import Lease
 from .lock import Lock, LockOptions
-from .wish import Wish
 
 if TYPE_CHECKING:
-    from .client import Client
+    from .engine import Engine
 
 # In the caller's own order two may hold what the other waits for. Whoever holds something waits this long at most.
 _SHORT = 0.1
@@ -43,7 +45,7 @@ class Leases(Mapping[str, Lease]):
 
     @property
     def lost(self) -> bool:
-        """Tell whether one of them was lost: then none may be relied on."""
+        """Whether one of them was lost: then none may be relied on."""
         return any(lease.lost for lease in self._leases.values())
 
     @property
@@ -74,9 +76,25 @@ class Leases(Mapping[str, Lease]):
         if trouble is not None:
             raise trouble
 
-    async def __aenter__(self) -> Self:
+    def __aenter__(self) -> Coroutine[Any, Any, Self]:
+        return self._enter(begin(self))
+
+    __aexit__ = Exit[Coroutine[Any, Any, None]](runtime.leave)
+
+    async def _enter(self, entry: Entry) -> Self:
+        await self._begin(entry)
+        return self
+
+    def _leave(self, entry: Entry, error: BaseException | None) -> Coroutine[Any, Any, None]:
+        return self._end(entry, error)
+
+    async def _begin(self, entry: Entry) -> None:
+        """Begin the body of a `with`."""
         if self._body is not None:
+            entry.fail()
             raise NotHeld(f"{self!r} is entered already; acquire once more")
+        entry.leases = tuple(self._leases.values())
+        entry.target = self
         body = AsyncExitStack()
         try:
             for lease in self._leases.values():  # each is entered: in asyncio the loss of any cancels the body
@@ -84,16 +102,19 @@ class Leases(Mapping[str, Lease]):
         except BaseException:
             await _give_back(self)
             raise
+        open_body(entry, runtime.strand())
         self._body = body
-        return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def _end(self, entry: Entry, error: BaseException | None) -> None:
+        """End the body of a `with`, and release all."""
         body, self._body = self._body, None
         if body is None:
+            entry.disarm()
             raise NotHeld(f"{self!r} is not entered")
-        await body.__aexit__(kind, error, trace)
+        await body.__aexit__(
+            None if error is None else type(error), error, None if error is None else error.__traceback__
+        )
+        entry.disarm()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {list(self._leases.values())!r}>"
@@ -133,14 +154,14 @@ class TreeLease(Leases):
 L = TypeVar("L", bound=Leases)
 
 
-class _Several(Wish[L]):
+class _Several(Acquirable[L]):
     """Several locks that are taken one after the other, under one deadline."""
 
     _kind: type[L]
 
-    def __init__(self, client: Client, locks: Sequence[Lock], order: str = "sorted") -> None:
+    def __init__(self, engine: Engine, locks: Sequence[Lock], order: str = "sorted") -> None:
         super().__init__(", ".join(lock._name for lock in locks), locks[0].timeout)
-        self._client = client
+        self._engine = engine
         self._locks = locks
         self._order = order
 
@@ -149,14 +170,14 @@ class _Several(Wish[L]):
         """The names, in the order in which they are taken."""
         return [lock.resource for lock in self._locks]
 
-    async def _take(self, timeout: float | None) -> L:
+    async def _take(self, timeout: float | None, entry: Entry | None = None, cancel: Cancel | None = None) -> L:
         """Take all, or none; the timeout is for all of them together."""
-        now = self._client._clock.now
+        now = self._engine.now
         until = inf if timeout is None else now() + timeout
         attempt = 0
         while True:
             try:
-                return await self._try(until)
+                return await self._try(until, entry, cancel, timeout is None)
             except AcquireTimeout:
                 import random  # not at the top: it costs as much as the rest of this module, and is needed here alone
 
@@ -165,20 +186,21 @@ class _Several(Wish[L]):
                 attempt += 1
                 if self._order == "sorted" or now() + pause >= until:
                     raise
-            await runtime.sleep(self._client._clock, now() + pause)
+            await runtime.sleep(self._engine.clock, now() + pause)
 
-    async def _try(self, until: float) -> L:
-        now = self._client._clock.now
-        taken: dict[str, Lease] = {}
+    async def _try(self, until: float, entry: Entry | None, cancel: Cancel | None, endless: bool) -> L:
+        now = self._engine.now
+        taken = entry or Entry()  # notes each as soon as it is granted
+        taken.leases = ()  # those of an attempt that failed were given back
         try:
-            for lock in self._locks:
+            for number, lock in enumerate(self._locks):
                 left = until - now()
-                if taken and self._order == "given":
+                if number and self._order == "given":
                     left = min(left, _SHORT)
-                taken[lock.resource] = await self._client._acquire(lock, None if left == inf else max(0.0, left))
-            return self._kind(taken)
+                await self._engine.acquire(lock, None if left == inf else max(0.0, left), taken, cancel, endless)
+            return self._kind(_by_name(taken))
         except BaseException:
-            await _give_back(Leases(taken))
+            await _give_back(Leases(_by_name(taken)))
             raise
 
     def __repr__(self) -> str:
@@ -190,13 +212,14 @@ class MultiLock(_Several[Leases]):
 
     _kind = Leases
 
-    def __init__(self, client: Client, resources: tuple[str, ...], order: str, **options: Unpack[LockOptions]) -> None:
+    def __init__(self, engine: Engine, resources: tuple[str, ...], order: str, **options: Unpack[LockOptions]) -> None:
         if not resources:
             raise ValueError("lock_all needs at least one resource")
         if order not in ("sorted", "given"):
             raise ValueError(f"order must be 'sorted' or 'given', not {order!r}")
-        locks = {name: Lock(client, name, **options) for name in resources}  # the same name twice is one lock
-        super().__init__(client, [locks[name] for name in (sorted(locks) if order == "sorted" else locks)], order)
+        # The same name twice is one lock.
+        locks = {name: Lock(engine, name, kind="lock_all", **options) for name in resources}
+        super().__init__(engine, [locks[name] for name in (sorted(locks) if order == "sorted" else locks)], order)
 
 
 class Tree(_Several[TreeLease]):
@@ -207,13 +230,17 @@ class Tree(_Several[TreeLease]):
 
     _kind = TreeLease
 
-    def __init__(self, client: Client, path: str, **options: Unpack[LockOptions]) -> None:
+    def __init__(self, engine: Engine, path: str, **options: Unpack[LockOptions]) -> None:
         parts = check_name(path, "path").split("/")
         if not all(parts):
             raise ValueError(f"a path is made of names with single slashes between them, like 'a/b/c', not {path!r}")
         parents = ["/".join(parts[: end + 1]) for end in range(len(parts) - 1)]
-        shares = [Lock(client, parent, weight=1, capacity=MAX, **options) for parent in parents]
-        super().__init__(client, [*shares, Lock(client, path, **options)])
+        shares = [Lock(engine, parent, weight=1, capacity=MAX, kind="tree", **options) for parent in parents]
+        super().__init__(engine, [*shares, Lock(engine, path, kind="tree", **options)])
+
+
+def _by_name(entry: Entry) -> dict[str, Lease]:
+    return {lease.resource: lease for lease in entry.leases if isinstance(lease, Lease)}
 
 
 async def _give_back(leases: Leases) -> None:

@@ -13,14 +13,14 @@ from ..core.names import check_flag, check_name, check_number
 from ..core.outcome import Outcome, outcome_of, read_outcome
 from ..core.timing import backoff
 from ..errors import LeaseLost, StaleToken, StoreUnavailable, Unsupported
-from ..observe.stream import logger
+from ..observe.log import logger
 from . import runtime
+from .acquirable import wants_lease
 from .lease import Lease
 from .lock import Lock, LockOptions
-from .wish import wants_lease
 
 if TYPE_CHECKING:
-    from .client import Client
+    from .engine import Engine
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -31,7 +31,7 @@ class Once:
 
     def __init__(
         self,
-        client: Client,
+        engine: Engine,
         template: str | None,
         key: Callable[..., str] | None,
         keep: float | None,
@@ -42,15 +42,15 @@ class Once:
             raise ValueError("once needs a template like 'invoice:{number}', or key=, and not both")
         if key is not None and not callable(key):
             raise ValueError(f"key is called with the arguments and returns the name; {key!r} cannot be called")
-        if not client.capabilities.register:
-            raise Unsupported(f"{client.capabilities.store} cannot record results: its capabilities lack `register`")
-        self._client = client
+        if not engine.capabilities.register:
+            raise Unsupported(f"{engine.capabilities.store} cannot record results: its capabilities lack `register`")
+        self._engine = engine
         self._template = template
         self._key = key
         self._keep = None if keep is None else check_number(keep, "keep", least=1.0)
         self._wait = check_flag(wait, "wait")
         self._options = options
-        Lock(client, "once", **options)  # checks them now
+        Lock(engine, "once", **options)  # checks them now
 
     def __call__(self, function: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
         """Decorate a function: it gets the lease as `lease`, if it has that keyword-only parameter.
@@ -95,12 +95,12 @@ class Once:
         return name_of
 
     async def _run(self, name: str, run: Callable[[Lease], Awaitable[Any]]) -> Any:
-        self._client._check_open()
-        store = self._client._store
+        self._engine.check_open()
+        store = self._engine.store
         record = await store.read(name)
         if record is not None:
             return read_outcome(record.value).result(name)
-        lock = Lock(self._client, name, **self._options)
+        lock = Lock(self._engine, name, kind="once", **self._options)
         lease = await lock._take(lock.timeout if self._wait else 0)
         outcome: Outcome | None = None
         try:
@@ -122,7 +122,7 @@ class Once:
         Raises: LeaseLost if a newer run has begun and is not done yet.
         """
         try:
-            return await self._client._store.read(lease.resource, lease.fence)
+            return await self._engine.store.read(lease.resource, lease.fence)
         except StaleToken as stale:
             return await self._newer(lease, "was not begun", stale)
 
@@ -131,7 +131,7 @@ class Once:
 
         Raises: LeaseLost if it was overtaken by a run that is not done yet; StoreUnavailable if it is unknown.
         """
-        store, clock = self._client._store, self._client._clock
+        store, clock = self._engine.store, self._engine.clock
         failures = 0
         while True:
             try:
@@ -158,7 +158,7 @@ class Once:
 
         Raises: LeaseLost if it is not done yet.
         """
-        record = await self._client._store.read(lease.resource)
+        record = await self._engine.store.read(lease.resource)
         if record is not None:
             return record
         raise LeaseLost(

@@ -9,18 +9,18 @@ from ..core.names import check_count, check_name, check_number
 from ..errors import RateLimited, Unsupported
 
 if TYPE_CHECKING:
-    from .client import Client
+    from .engine import Engine
 
 
 class RateLimit:
     """At most `limit` hits in any window of `per` seconds, by the store's clock, among all who use the resource."""
 
-    def __init__(self, client: Client, resource: str, limit: int, *, per: float) -> None:
-        self._client = client
+    def __init__(self, engine: Engine, resource: str, limit: int, *, per: float) -> None:
+        self._engine = engine
         self.resource = check_name(resource)
         self.limit = check_count(limit, "limit")
         self.per = check_number(per, "per", least=0.01)
-        can = client.capabilities
+        can = engine.capabilities
         if not (can.shared and can.detached):
             raise Unsupported(
                 f"{can.store} cannot count hits, for that takes shared and detached claims; "
@@ -59,10 +59,10 @@ class RateLimit:
         raise error
 
     async def _ask(self) -> Waiting | None:
-        holder, owner = self._client._identify()
+        holder, owner = self._engine.identify()
         # Detached, and released by nobody: the permit ends when the window has passed it.
         claim = Claim(self.resource, holder, 1, self.limit, self.per, owner, None, fair=True, detached=True)
-        answer = await self._client._store.claim(claim, False)
+        answer = await self._engine.store.claim(claim, False)
         return answer if isinstance(answer, Waiting) else None
 
     def __repr__(self) -> str:

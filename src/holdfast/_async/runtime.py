@@ -4,63 +4,75 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import itertools
 import os
+import sys
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
-from queue import SimpleQueue
-from types import TracebackType
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
+from queue import Empty, SimpleQueue
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
 from .._clock import Clock
+from ..core.claim import Claim, Renewal
 from ..core.lease import Ending
+from ..core.names import clean_label
+from ..core.promises import Capabilities
 from ..errors import StoreUnavailable
+from ..keeper import threads
+from ..keeper.bodies import Strand
+from ..keeper.entries import Entry, Exit, arm, begin
+from ..observe.log import logger
 
 if TYPE_CHECKING:
-    from .wish import Enterable
+    from ..keeper.side import Blocking
+    from ..keeper.side import Store as Keepable
+    from .acquirable import Enterable
+    from .store import Store
 
 FLAVOUR = "async"
+CANCELS = True  # a body is stopped when its lease is lost
 
 P = ParamSpec("P")
 T = TypeVar("T")
 L = TypeVar("L", bound="Enterable")
 
-_numbers = itertools.count(1)
+_strands: weakref.WeakKeyDictionary[asyncio.Task[Any], Strand] = weakref.WeakKeyDictionary()
 
 
-class Actor(NamedTuple):
-    """Who acts within this client: a task."""
-
-    number: int
-    label: str
-
-
-_actors: weakref.WeakKeyDictionary[asyncio.Task[Any], Actor] = weakref.WeakKeyDictionary()
-
-
-def actor() -> Actor:
-    """Return the actor that is running: one number per task, never used again."""
+def strand() -> Strand:
+    """Return the task that is running, as far as locks are concerned."""
     task = asyncio.current_task()
     assert task is not None  # awaited from a task, as everything in asyncio is
-    known = _actors.get(task)
+    known = _strands.get(task)
     if known is None:
-        known = _actors[task] = Actor(next(_numbers), f"{os.uname().nodename}:{os.getpid()}:{task.get_name()}")
+        known = _strands[task] = Strand(clean_label(os.uname().nodename, os.getpid(), task.get_name()), True)
     return known
 
 
-class Home:
-    """The event loop that a client lives in: that of its first await."""
+def stops_a_loop() -> bool:
+    """Return whether waiting here keeps an event loop from running: it does not."""
+    return False
 
-    __slots__ = ("_loop",)
+
+class Home:
+    """The event loop that a client lives in, that of its first await: as its tasks see it, and as its keeper does."""
+
+    __slots__ = ("_loop", "_thread")
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = 0
 
-    def actor(self) -> Actor:
-        """Return the actor that is running, after a check that it runs here."""
+    @property
+    def loop(self) -> Home | None:
+        """What the keeper has to tell things to, and to have an eye on."""
+        return self
+
+    def strand(self) -> Strand:
+        """Return the task that is running, after a check that it runs here."""
         self.check()
-        return actor()
+        return strand()
 
     def check(self) -> None:
         """Refuse to run in another loop: futures and sockets of the first one would never wake up here."""
@@ -72,6 +84,65 @@ class Home:
                 "this holdfast client belongs to another event loop, that of its first await; "
                 "call holdfast.aio.connect() once in each loop"
             )
+        self._thread = threading.get_ident()
+
+    def cannot_go_on(self, thread: int) -> bool:
+        """Return whether what runs in that thread waits for the caller. Tasks go on while one of them awaits."""
+        return False
+
+    # -- called by the keeper's threads
+
+    def closed(self) -> bool:
+        """Return whether the loop was closed, and will never run again."""
+        return self._loop is not None and self._loop.is_closed()
+
+    def post(self, function: Callable[[], None]) -> None:
+        """Have the loop call this soon; not at all if it is closed."""
+        if self._loop is not None:
+            try:
+                self._loop.call_soon_threadsafe(function)
+            except RuntimeError:  # it is closed
+                pass
+
+    def run(self, work: Coroutine[Any, Any, T], seconds: float) -> T:
+        """Have the loop do this, and wait for it.
+
+        Raises: StoreUnavailable if it is not done by then.
+        """
+        if self._loop is None or self._loop.is_closed():
+            work.close()
+            raise StoreUnavailable("the event loop of this client is closed")
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result(seconds)
+        except TimeoutError:
+            future.cancel()
+            raise StoreUnavailable(f"the event loop has not done it within {seconds:g} s") from None
+
+    def whereabouts(self) -> str:
+        """Say which line of code keeps the loop from running: the innermost, and where it was called from outside of
+        the standard library.
+        """
+        if self._loop is not None and not self._loop.is_running():
+            return "nobody runs it"
+        frame = sys._current_frames().get(self._thread)
+        if frame is None:
+            return "its thread has ended"
+        inner, outer = frame, frame
+        while outer.f_back is not None and _is_standard(outer.f_code.co_filename):
+            outer = outer.f_back
+        return _line(inner) if inner is outer else f"{_line(inner)}, called from {_line(outer)}"
+
+
+_STANDARD = os.path.dirname(os.__file__)
+
+
+def _is_standard(file: str) -> bool:
+    return file.startswith((_STANDARD, "<frozen")) and "site-packages" not in file
+
+
+def _line(frame: FrameType) -> str:
+    return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_qualname}"
 
 
 class Signal:
@@ -97,7 +168,7 @@ class Signal:
         self._set = False
 
     def is_set(self) -> bool:
-        """Tell whether the flag is up."""
+        """Return whether the flag is up."""
         return self._set
 
     async def wait(self, clock: Clock, until: float) -> bool:
@@ -155,9 +226,9 @@ class Activity:
         self._task = asyncio.get_running_loop().create_task(run(), name=name)
 
     @property
-    def alive(self) -> bool:
-        """Tell whether it still runs."""
-        return not self._task.done()
+    def over(self) -> bool:
+        """Whether it has ended."""
+        return self._task.done()
 
     async def join(self, seconds: float) -> bool:
         """Wait for its end; cancel it if it takes longer."""
@@ -190,6 +261,11 @@ async def finish(work: Callable[P, Coroutine[Any, Any, None]], *args: P.args, **
         raise
 
 
+async def close(store: Store) -> None:
+    """Close the store of a client: the keeper has closed the blocking side."""
+    await store.close()
+
+
 class Worker:
     """A thread of our own for blocking calls, one at a time and in order.
 
@@ -200,9 +276,11 @@ class Worker:
         self._name = name
         self._limit = limit
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._thread: threads.Activity | None = None
+        self._ending: list[bool] = [True]  # whether the thread, which has this list, takes no more calls
         # The thread knows the queue only, so that a forgotten client can be collected and ends its thread.
-        weakref.finalize(self, self._calls.put, None)
+        # Not at exit: leases are released through it then, and not every Python starts another thread.
+        weakref.finalize(self, self._calls.put, None).atexit = False
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call the function in the thread.
@@ -210,17 +288,51 @@ class Worker:
         Raises: StoreUnavailable when there is no result within the limit. The call itself goes on then, and so does one
         whose caller was cancelled: its fate is unknown.
         """
-        if self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(target=_work, args=(self._calls,), name=self._name, daemon=True)
-            self._thread.start()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         timer = loop.call_later(self._limit, _expire, future, self._limit)
-        self._calls.put(_Call(loop, future, lambda: function(*args, **kwargs)))
+
+        def settle(result: Any, error: BaseException | None) -> None:
+            try:
+                loop.call_soon_threadsafe(_settle, future, result, error)
+            except RuntimeError:  # the loop is closed: nobody waits for this answer
+                pass
+
         try:
+            self._put(_Call(lambda: function(*args, **kwargs), future.done, settle))
             return await future
         finally:
             timer.cancel()
+            future.cancel()  # does nothing if there is an answer; if there is no thread, none shall do it later
+
+    def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call the function in the thread, for another thread that waits for it: in order with all other calls.
+
+        Raises: StoreUnavailable when there is no result within the limit.
+        """
+        done, answers = threading.Lock(), list[tuple[Any, BaseException | None]]()
+        done.acquire()
+
+        def settle(result: Any, error: BaseException | None) -> None:
+            answers.append((result, error))
+            done.release()
+
+        self._put(_Call(lambda: function(*args, **kwargs), lambda: False, settle))
+        if not done.acquire(timeout=self._limit):
+            raise _too_late(self._limit)
+        result, error = answers[0]
+        if error is not None:
+            raise error
+        found: T = result
+        return found
+
+    def _put(self, call: _Call) -> None:
+        self._calls.put(call)
+        if self._ending:  # looked at after the call was put there: either the old thread takes it, or a new one
+            self._ending = []
+            self._thread = threads.Activity(functools.partial(_work, self._calls, self._ending), self._name)
+        assert self._thread is not None
+        self._thread.start()  # does nothing if it runs; it may not, if the first start was interrupted
 
     def wrap(self, function: Callable[P, T]) -> Callable[P, Awaitable[T]]:
         """Return the function as one that is awaited and runs in the thread."""
@@ -236,21 +348,27 @@ class Worker:
 
 
 class _Call(NamedTuple):
-    loop: asyncio.AbstractEventLoop
-    future: asyncio.Future[Any]
     function: Callable[[], Any]
+    unwanted: Callable[[], bool]  # nobody waits for it any more: if it has not begun, it need not
+    settle: Callable[[Any, BaseException | None], None]
 
 
-def _work(calls: SimpleQueue[_Call | None]) -> None:
-    while (call := calls.get()) is not None:
+def _work(calls: SimpleQueue[_Call | None], ending: list[bool]) -> None:
+    while True:
         try:
-            result, error = call.function(), None
-        except BaseException as caught:
-            result, error = None, caught
-        try:
-            call.loop.call_soon_threadsafe(_settle, call.future, result, error)
-        except RuntimeError:  # the loop is closed: nobody waits for this answer
-            pass
+            call = calls.get(block=not ending)
+        except Empty:
+            return
+        if call is None:
+            ending.append(True)
+            continue
+        result, error = None, None
+        if not call.unwanted():
+            try:
+                result = call.function()
+            except BaseException as caught:
+                error = caught
+            call.settle(result, error)
         del call, result, error  # an idle thread must not keep the last answer alive
 
 
@@ -265,7 +383,11 @@ def _settle(future: asyncio.Future[Any], result: object, error: BaseException | 
 
 def _expire(future: asyncio.Future[Any], limit: float) -> None:
     if not future.done():
-        future.set_exception(StoreUnavailable(f"no answer within {limit:g} s: other calls or processes keep it busy"))
+        future.set_exception(_too_late(limit))
+
+
+def _too_late(limit: float) -> StoreUnavailable:
+    return StoreUnavailable(f"no answer within {limit:g} s: other calls or processes keep it busy")
 
 
 class Body:
@@ -280,8 +402,11 @@ class Body:
         self._spared = False
 
     def runs_here(self) -> bool:
-        """Tell whether the caller is the task that entered."""
-        return self._task is asyncio.current_task()
+        """Return whether the caller is the task that entered; a thread beside the loop is not."""
+        try:
+            return self._task is asyncio.current_task()
+        except RuntimeError:
+            return False
 
     def spare(self) -> None:
         """Never cancel this body: it knows."""
@@ -292,6 +417,11 @@ class Body:
         if self._task is not None and not (self._cancelled or self._spared or self._task.done()):
             self._cancelled = True
             self._task.cancel(message)
+
+    def returned(self, error: BaseException | None) -> bool:
+        """Note that the body is over; return whether it just returned. Else `ended` says how it ended."""
+        self._spared = True  # what comes now comes too late
+        return error is None and not self._cancelled
 
     async def ended(self, error: BaseException | None) -> Ending:
         """Say how the body ended, and take back our own cancellation."""
@@ -316,6 +446,23 @@ class Body:
         return Ending.ERROR
 
 
+begin_body = Body
+
+
+def leave(
+    entry: Entry,
+    manager: Any,
+    kind: type[BaseException] | None,
+    error: BaseException | None,
+    trace: TracebackType | None,
+) -> Coroutine[Any, Any, Any]:
+    """End a `with` statement. Its exit object dies with this call: the coroutine, which goes on, is guarded then."""
+    leaving: Coroutine[Any, Any, Any] = manager._leave(entry, error)
+    if entry.guard is not None:
+        arm(entry, leaving)
+    return leaving
+
+
 class Acquiring(Coroutine[Any, Any, L]):
     """An acquire that was asked for: `await` it for the lease, or enter it with `async with`.
 
@@ -326,7 +473,7 @@ class Acquiring(Coroutine[Any, Any, L]):
 
     def __init__(self, acquire: Coroutine[Any, Any, L]) -> None:
         self._acquire = acquire
-        self._lease: L | None = None
+        self._lease: L | None = None  # that was entered by hand
 
     def __await__(self) -> Generator[Any, Any, L]:
         return self._acquire.__await__()
@@ -340,16 +487,25 @@ class Acquiring(Coroutine[Any, Any, L]):
     def close(self) -> None:
         self._acquire.close()
 
-    async def __aenter__(self) -> L:
-        self._lease = lease = await self._acquire
-        await lease.__aenter__()
+    def __aenter__(self) -> Coroutine[Any, Any, L]:
+        return self._enter(begin(self))
+
+    __aexit__ = Exit[Coroutine[Any, Any, None]](leave)
+
+    async def _enter(self, entry: Entry) -> L:
+        try:
+            lease = await self._acquire
+        except BaseException:
+            entry.fail()
+            raise
+        self._lease = lease
+        await lease._begin(entry)
         return lease
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def _leave(self, entry: Entry, error: BaseException | None) -> bool | None:
         assert self._lease is not None
-        await self._lease.__aexit__(kind, error, trace)
+        lease: L = entry.target or self._lease
+        return await lease._end(entry, error)
 
 
 def acquiring(acquire: Callable[P, Coroutine[Any, Any, L]]) -> Callable[P, Acquiring[L]]:
@@ -360,6 +516,55 @@ def acquiring(acquire: Callable[P, Coroutine[Any, Any, L]]) -> Callable[P, Acqui
         return Acquiring(acquire(*args, **kwargs))
 
     return ask
+
+
+def blocking(store: Blocking | Any, make: Callable[[], Blocking]) -> Blocking:
+    """Return the blocking side of a store: one that is made for it."""
+    return make()
+
+
+def with_blocking(store: Store, home: Home) -> Keepable:
+    """Return what the keeper may use of a store. One without a blocking side is called through the loop."""
+    return store if hasattr(store, "blocking") else _ThroughTheLoop(store, home)
+
+
+class _ThroughTheLoop:
+    """The blocking side of a store that has none: it keeps all laws but that of a loop that is blocked."""
+
+    def __init__(self, store: Store, home: Home) -> None:
+        self._store = store
+        self._home = home
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the store can do and promises."""
+        return self._store.capabilities
+
+    def blocking(self) -> Blocking:
+        """Say what this cannot do, once."""
+        logger.warning(
+            "the asyncio store %s has no blocking(): its leases are renewed through the event loop, so a body that "
+            "blocks the loop for longer than a lease loses it",
+            self._store.capabilities.store,
+        )
+        return self
+
+    def renew(self, claims: Sequence[Claim], limit: float) -> list[Renewal]:
+        """See Blocking."""
+        return self._home.run(self._store.renew(claims), limit)
+
+    def release(self, resource: str, holder: str, keep: float = 0.0) -> bool:
+        """See Blocking."""
+        return self._home.run(self._store.release(resource, holder, keep), _LOOP_SECONDS)
+
+    def ready(self) -> None:
+        """There is nothing to open."""
+
+    def close(self) -> None:
+        """The client closes the store itself."""
+
+
+_LOOP_SECONDS = 30.0  # for a release; the store bounds it by its io_timeout
 
 
 def check_function(function: Callable[..., Any], what: str) -> None:

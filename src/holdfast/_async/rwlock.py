@@ -8,24 +8,24 @@ from ..core.claim import MAX
 from .lock import Lock, LockOptions
 
 if TYPE_CHECKING:
-    from .client import Client
+    from .engine import Engine
 
 
 class RWLock:
     """Two locks on one resource. A reader that comes after a waiting writer waits behind it: nobody starves."""
 
-    def __init__(self, client: Client, resource: str, **options: Unpack[LockOptions]) -> None:
-        self._client = client
+    def __init__(self, engine: Engine, resource: str, **options: Unpack[LockOptions]) -> None:
+        self._engine = engine
         self._options = options
-        self.resource = Lock(client, resource, weight=1, capacity=MAX, **options).resource  # checks everything now
+        self.resource = Lock(engine, resource, weight=1, capacity=MAX, **options).resource  # checks everything now
 
     def read(self) -> Lock:
-        """Return the lock of readers. A nested read of the same thread or task shares the lease of the first."""
-        return Lock(self._client, self.resource, weight=1, capacity=MAX, **self._options)
+        """Return the lock of readers. A read inside of the `with` block of another one shares its lease."""
+        return Lock(self._engine, self.resource, weight=1, capacity=MAX, kind="read", **self._options)
 
     def write(self) -> Lock:
-        """Return the lock of writers. A reader that asks for it without leaving first raises Deadlock."""
-        return Lock(self._client, self.resource, **self._options)
+        """Return the lock of writers. A reader that would wait for it in its own `with` block raises Deadlock."""
+        return Lock(self._engine, self.resource, kind="write", **self._options)
 
     def __repr__(self) -> str:
         return f"<RWLock {self.resource!r}>"

@@ -10,6 +10,7 @@ from ..core.claim import Answer, Claim, Granted, Record, Renewal, ResourceState,
 from ..core.fence import Fence
 from ..core.promises import Capabilities
 from ..core.urls import StoreURL
+from ..keeper.side import Blocking
 
 
 class Store(Protocol):
@@ -48,10 +49,10 @@ class Store(Protocol):
         """
         ...
 
-    async def renew(self, claims: Sequence[Claim]) -> list[Renewal]:
+    async def renew(self, claims: Sequence[Claim], limit: float | None = None) -> list[Renewal]:
         """Prolong granted claims, as few round trips as possible; one answer for each, in order.
 
-        What has ended is never re-created.
+        What has ended is never re-created. `limit` is what the whole may take, if that is less than `io_timeout`.
         """
         ...
 
@@ -82,6 +83,23 @@ class Store(Protocol):
         """Set the fenced register, durably, and forget the value after `keep` seconds (None: never).
 
         Raises: StaleToken if it has seen a newer token.
+        """
+        ...
+
+    def blocking(self) -> Blocking:
+        """Return `renew`, `release` and `close` as any thread may call them, without any event loop: the keeper's side.
+
+        A blocking store returns itself. An asyncio store has connections of its own for it, and shares with them what
+        it knows of its claims. Without this method the keeper calls an asyncio store through its loop, and then a body
+        that blocks the loop for longer than a lease loses it (law 15).
+        """
+        ...
+
+    def wake(self, holder: str) -> None:
+        """Make the wait of one claim return at once, or the next one if it does not wait right now. Safe in any thread
+        and signal handler.
+
+        A store without this method does not cancel waits at once, but when they next ask.
         """
         ...
 

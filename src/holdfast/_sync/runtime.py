@@ -2,37 +2,43 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import select
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from time import sleep as _sleep
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from .._clock import Clock
+from .._fork import Turn, at_fork
+from ..core.claim import Claim, Renewal
 from ..core.lease import Ending
+from ..core.names import clean_label
+from ..core.promises import Capabilities
+from ..keeper.bodies import Strand, running_loop
+from ..keeper.entries import Entry, collected
+from ..keeper.signals import Signal as Signal
+from ..keeper.threads import Activity as Activity
+from ..keeper.threads import NoThreadError
+
+if TYPE_CHECKING:
+    from ..keeper.side import Blocking
+    from ..keeper.side import Store as Keepable
+    from .store import Store
 
 FLAVOUR = "sync"
+CANCELS = False  # a body looks at its lease
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-_numbers = itertools.count(1)
-
-
-class Actor(NamedTuple):
-    """Who acts within this client: a thread."""
-
-    number: int
-    label: str
 
 
 class _Local(threading.local):
     # Not the thread's ident: the kernel gives that to the next thread when this one ends.
     def __init__(self) -> None:
-        name = threading.current_thread().name
-        self.actor = Actor(next(_numbers), f"{os.uname().nodename}:{os.getpid()}:{name}")
+        label = clean_label(os.uname().nodename, os.getpid(), threading.current_thread().name)
+        self.strand = Strand(label, False)
 
 
 _local = _Local()
@@ -40,16 +46,20 @@ _local = _Local()
 
 def _after_fork() -> None:
     global _local
-    _local = _Local()  # the child's thread is another actor than the one it was copied from
+    _local = _Local()  # the child is inside of none of its parent's bodies, and has a label of its own
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+at_fork(Turn.STRANDS, in_child=_after_fork)
 
 
-def actor() -> Actor:
-    """Return the actor that is running: one number per thread, never used again."""
-    return _local.actor
+def strand() -> Strand:
+    """Return the thread that is running, as far as locks are concerned."""
+    return _local.strand
+
+
+def stops_a_loop() -> bool:
+    """Return whether waiting here keeps an event loop from running: one that runs in this thread."""
+    return running_loop() is not None
 
 
 class Home:
@@ -57,42 +67,18 @@ class Home:
 
     __slots__ = ()
 
-    def actor(self) -> Actor:
-        """Return the actor that is running."""
-        return _local.actor
+    loop = None  # there is none to keep an eye on
+
+    def strand(self) -> Strand:
+        """Return the thread that is running."""
+        return _local.strand
 
     def check(self) -> None:
         """Accept every thread."""
 
-
-class Signal:
-    """A flag that can be set and awaited by any thread."""
-
-    __slots__ = ("_event",)
-
-    def __init__(self) -> None:
-        self._event = threading.Event()
-
-    def set(self) -> None:
-        """Raise the flag and wake everybody."""
-        self._event.set()
-
-    def clear(self) -> None:
-        """Lower the flag."""
-        self._event.clear()
-
-    def is_set(self) -> bool:
-        """Tell whether the flag is up."""
-        return self._event.is_set()
-
-    def wait(self, clock: Clock, until: float) -> bool:
-        """Return True once the flag is up, False when `until` has come."""
-        while not self._event.is_set():
-            left = until - clock.now()
-            if left <= 0:
-                return False
-            self._event.wait(clock.patience(left))
-        return True
+    def cannot_go_on(self, thread: int) -> bool:
+        """Return whether what runs in that thread waits for the caller: the caller is a signal handler there."""
+        return thread == threading.get_ident()
 
 
 def sleep(clock: Clock, until: float) -> None:
@@ -112,39 +98,23 @@ def wait_readable(fds: Iterable[int], clock: Clock, until: float) -> None:
             return
 
 
-class Activity:
-    """Something that runs in the background: a daemon thread."""
-
-    __slots__ = ("_thread",)
-
-    def __init__(self, run: Callable[[], None], name: str) -> None:
-        self._thread = threading.Thread(target=run, name=name, daemon=True)
-        self._thread.start()
-
-    @property
-    def alive(self) -> bool:
-        """Tell whether it still runs."""
-        return self._thread.is_alive()
-
-    def join(self, seconds: float) -> bool:
-        """Wait for its end."""
-        if self._thread is threading.current_thread():
-            return True
-        self._thread.join(seconds)
-        return not self._thread.is_alive()
-
-
 def start(run: Callable[[], None], name: str) -> Activity | None:
-    """Start an activity; None while the interpreter ends and takes no more threads."""
+    """Start an activity; None if there are no more threads."""
+    activity = Activity(run, name)
     try:
-        return Activity(run, name)
-    except RuntimeError:
+        activity.start()
+    except NoThreadError:
         return None
+    return activity
 
 
 def finish(work: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
     """Do the work."""
     work(*args, **kwargs)
+
+
+def close(store: Store) -> None:
+    """Do nothing: the keeper has closed the store, in a thread of its own."""
 
 
 class Worker:
@@ -159,6 +129,8 @@ class Worker:
         """Call the function."""
         return function(*args, **kwargs)
 
+    call = run
+
     def wrap(self, function: Callable[P, T]) -> Callable[P, T]:
         """Return the function."""
         return function
@@ -170,14 +142,11 @@ class Worker:
 class Body:
     """The body of a `with`. A thread cannot be cancelled from outside: it looks at `lease.lost`."""
 
-    __slots__ = ("_thread",)
-
-    def __init__(self) -> None:
-        self._thread = threading.get_ident()
+    __slots__ = ()
 
     def runs_here(self) -> bool:
-        """Tell whether the caller is the thread that entered."""
-        return self._thread == threading.get_ident()
+        """Return False: it makes no difference."""
+        return False
 
     def spare(self) -> None:
         """Do nothing."""
@@ -185,11 +154,66 @@ class Body:
     def cancel(self, message: str) -> None:
         """Do nothing."""
 
+    def returned(self, error: BaseException | None) -> bool:
+        """Return whether the body just returned. Else `ended` says how it ended."""
+        return error is None
+
     def ended(self, error: BaseException | None) -> Ending:
         """Say how the body ended."""
-        if error is None:
-            return Ending.RETURN
         return Ending.ERROR if isinstance(error, Exception) else Ending.OUTER
+
+
+_BODY = Body()
+
+
+def begin_body() -> Body:
+    """Return the body of a `with`: the same for all, for nothing is known of it."""
+    return _BODY
+
+
+def leave(
+    entry: Entry,
+    manager: Any,
+    kind: type[BaseException] | None,
+    error: BaseException | None,
+    trace: TracebackType | None,
+) -> Any:
+    """End a `with` statement. Its exit object lives until this returns."""
+    return None if error is not None and collected(entry, error) else manager._leave(entry, error)
+
+
+def blocking(store: Blocking | Any, make: Callable[[], Blocking]) -> Blocking:
+    """Return the blocking side of a store: itself."""
+    side: Blocking = store
+    return side
+
+
+def with_blocking(store: Store, home: Home) -> Keepable:
+    """Return what the keeper may use of a store: one that does not know of keepers yet is given what it takes."""
+    return store if hasattr(store, "blocking") else _WithoutLimit(store)
+
+
+class _WithoutLimit:
+    """A blocking store whose renewals know no limit of their own."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.release = store.release
+        self.ready = store.ready
+        self.close = store.close
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the store can do and promises."""
+        return self._store.capabilities
+
+    def blocking(self) -> Blocking:
+        """Return itself."""
+        return self
+
+    def renew(self, claims: Sequence[Claim], limit: float) -> list[Renewal]:
+        """See Blocking."""
+        return self._store.renew(claims)
 
 
 def acquiring(acquire: Callable[P, T]) -> Callable[P, T]:

@@ -2,10 +2,10 @@
 
 A client proposes a number to all nodes. A node grants it only if the resource is free there and the number is above the
 node's counter, which then becomes that number. A majority of grants for one and the same number makes it the token. Two
-majorities share a node, and a counter only rises: so tokens are unique, and who asks later gets a larger one. No clock
-is trusted for that. Times are microseconds, as the nodes count them.
+majorities share a node, and a counter only rises: so tokens are unique, and whoever asks later gets a larger
+one. No clock is trusted for that. Times are microseconds, as the nodes count them.
 
-The first half is the rule of one node, which `scripts/redlock_*.lua` carry out; the second is what a client concludes.
+The first half is the rule of one node, which `stores/redlock/scripts` carry out; the second is what a client concludes.
 """
 
 from __future__ import annotations
@@ -185,8 +185,8 @@ def propose(votes: Votes, clock_us: int, last: int = 0) -> int:
     return next_token(max(last, known[-1] if known else 0), clock_us)
 
 
-def judge(ballot: int, votes: Votes) -> Verdict:
-    """Conclude from the answers of a round; None stands for a node that gave none."""
+def tally(ballot: int, votes: Votes) -> Verdict:
+    """Conclude from the votes of a round; None stands for a node that did not answer."""
     needed = majority(len(votes))
     answers = [vote for vote in votes if vote is not None]
     granted = [vote for vote in answers if vote.kind is GRANTED and vote.ballot == ballot]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from functools import partial
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 # The weight of an exclusive claim and the capacity that it is judged by. A sum of a million such weights stays
 # below 2^53, so that stores which count in doubles (Lua) add without loss.
@@ -11,11 +13,14 @@ MAX = 1 << 30
 
 
 # Makes a named tuple past its constructor, which costs a call: for the few places that every acquire comes through.
-bare = tuple.__new__
+unchecked = tuple.__new__
+
+# weight, capacity, ttl, owner, value, fair, detached: what stays the same from one acquire of a lock to the next.
+Details = tuple[int, int, float, str, str | None, bool, bool]
 
 
 class Claim(NamedTuple):
-    """What one acquire asks for. `holder` is new for every acquire; everything else describes the wish."""
+    """What one acquire asks for. `holder` is new for every acquire; everything else describes what is asked for."""
 
     resource: str
     holder: str
@@ -29,8 +34,14 @@ class Claim(NamedTuple):
 
     @property
     def shared(self) -> bool:
-        """Tell whether others may hold the resource at the same time."""
+        """Return whether others may hold the resource at the same time."""
         return self.weight < self.capacity
+
+
+# Functions of C, for every acquire needs them: make a claim of resource, holder and details; return all of a claim but
+# resource and holder, for those who keep something that they made of that.
+make_claim: Callable[[tuple[Any, ...]], Claim] = partial(unchecked, Claim)
+details_of: Callable[[Claim], Details] = itemgetter(slice(2, None))
 
 
 def actor_of(holder: str) -> str:
@@ -113,7 +124,7 @@ def find(states: Iterable[ResourceState], resource: str) -> ResourceState | None
 
 
 def changed(seen: ResourceState | None, state: ResourceState | None) -> bool:
-    """Tell whether the holders differ, by identity and value; time that passed is no change."""
+    """Return whether the holders differ, by identity and value; time that passed is no change."""
 
     def facts(view: ResourceState | None) -> list[tuple[str, int, str | None]]:
         return [(claim.holder, claim.token, claim.value) for claim in view.holders] if view is not None else []

@@ -41,7 +41,7 @@ def find_deadlock(states: Sequence[ResourceState], holder: str) -> tuple[Wait, .
 
 
 def asked_last(chain: Sequence[Wait]) -> bool:
-    """Tell whether nobody in the chain asked after its first: of all who see it one raises, and the others go on.
+    """Return whether nobody in the chain asked after its first: of all who see it one raises, and the others go on.
 
     Whoever asks begins its waiting life anew, so the last to ask has the most of it left.
     """

@@ -8,17 +8,28 @@ from typing import Any, ClassVar, dataclass_transform
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 class Event:
-    """Something that happened. `at` is the client's clock (CLOCK_BOOTTIME where there is one).
+    """Something that happened.
+
+    at: when, by the client's clock (CLOCK_BOOTTIME where there is one).
+    store: the store, as its capabilities call it: `redis`, `etcd` ...
+    namespace, resource: what it is about. Events about a whole client have no resource.
+    kind: what asked: `lock`, `read`, `write`, `semaphore`, `lock_all`, `tree`, `election`, `once`, `rate limit` or
+        `register`.
+    owner: the label of whoever holds or asks.
+    ttl: the length of the lease in seconds; 0 where there is none.
 
     Works as a frozen dataclass of keyword arguments, and is none: importing those would cost more than all the rest.
     """
 
     at: float
+    store: str
     namespace: str
     resource: str
+    kind: str
     owner: str
+    ttl: float
 
-    fields: ClassVar[tuple[str, ...]] = ("at", "namespace", "resource", "owner")
+    fields: ClassVar[tuple[str, ...]] = ("at", "store", "namespace", "resource", "kind", "owner", "ttl")
 
     def __init_subclass__(cls) -> None:
         cls.fields = (*cls.fields, *cls.__annotations__)
@@ -50,7 +61,6 @@ class Acquired(Event):
 
     token: int
     waited: float
-    ttl: float
 
 
 class Queued(Event):
@@ -59,8 +69,26 @@ class Queued(Event):
     ahead: int
 
 
+class StillWaiting(Event):
+    """A claim has waited for `waited` seconds, 10 at first and then a minute more each time, behind `ahead` others.
+
+    `blocker` is the owner of the first of them; its token is 0 if it waits itself.
+    """
+
+    waited: float
+    ahead: int
+    blocker: str
+    token: int
+
+
+class Busy(Event):
+    """An acquire that asks once (timeout=0) found the resource busy."""
+
+    blocker: str
+
+
 class TimedOut(Event):
-    """An acquire gave up: the resource stayed busy."""
+    """An acquire gave up after `waited` seconds: the resource stayed busy."""
 
     waited: float
     blocker: str
@@ -114,12 +142,46 @@ class Unreleased(Event):
     cause: str
 
 
+class Broken(Event):
+    """Somebody, `by`, broke the lock of `owner` by hand, for a `reason`. It stays taken for `left` seconds more."""
+
+    token: int
+    by: str
+    reason: str
+    left: float
+
+
+class TokenRejected(Event):
+    """A `guard` refused a token, for it has seen a newer one: its holder lost the lease, and tried to go on."""
+
+    guard: str
+    token: int
+    newest: int
+
+
 class PermitsDiffer(Event):
     """A claim asked for one of `permits`, and `other` holds or waits by another number; told once a client."""
 
     permits: int
     others: int
     other: str
+
+
+class LoopBlocked(Event):
+    """The event loop of an asyncio client has not run for `seconds`, because of what it does at `where`.
+
+    Its leases are kept nevertheless; its bodies do not go on, and cannot be told of a loss. `resource` and `owner` are
+    empty: it is about all of them.
+    """
+
+    seconds: float
+    where: str
+
+
+class EventsMissed(Event):
+    """So many events were not told: observers were slower than they came. `resource` and `owner` are empty."""
+
+    count: int
 
 
 Observer = Callable[[Event], None]

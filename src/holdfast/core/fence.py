@@ -24,7 +24,7 @@ class Seen(NamedTuple):
 
 
 def admits(seen: Seen, token: int, shared: bool) -> bool:
-    """Tell whether a fence lets this token in. Equal tokens pass: one holder may write many times.
+    """Return whether a fence lets this token in. Equal tokens pass: one holder may write many times.
 
     With a single number live readers would refuse each other: their tokens differ, and all are valid.
     """
@@ -38,10 +38,12 @@ def enter(seen: Seen, fence: Fence) -> Seen:
     """
     if not admits(seen, fence.token, fence.shared):
         newer = seen.exclusive if fence.shared else seen.newest
-        raise StaleToken(
+        error = StaleToken(
             f"token {fence.token} for {fence.resource!r} is stale: {newer} was here before; "
             "this holder lost its lease and must not write",
             resource=fence.resource,
             token=fence.token,
         )
+        error.newest = newer
+        raise error
     return Seen(max(seen.newest, fence.token), seen.exclusive if fence.shared else max(seen.exclusive, fence.token))

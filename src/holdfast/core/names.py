@@ -28,6 +28,14 @@ def check_name(name: object, what: str = "resource") -> str:
     return name
 
 
+def clean_label(host: str, pid: int, name: str) -> str:
+    """Return the label of an owner that nobody chose. A thread or task may have any name: it must not harm a record."""
+    label = f"{host}:{pid}:{name}".encode("utf-8", "replace").decode()
+    if len(label) > 200 or not label.isprintable():
+        label = "".join(char if char.isprintable() else "?" for char in label)[:200]
+    return label
+
+
 def check_value(value: object, what: str) -> str:
     """Return the text unchanged if it is one that every store can keep with a claim."""
     if not isinstance(value, str):

@@ -7,6 +7,8 @@ from enum import Enum
 from math import inf
 from typing import NamedTuple
 
+from ..errors import StoreError
+
 
 class Fault(Enum):
     """What can happen to a deployment."""
@@ -41,6 +43,7 @@ LAWS: dict[int, str] = {
     12: "every call returns within its timeout + io_timeout",
     13: "bad input raises ValueError with the value and the rule; nothing is sent",
     14: "close() releases, withdraws and ends everything, and may be called twice",
+    15: "while its process runs, other threads can run and the store answers, a lease is renewed",
 }
 
 # The law that correctness rests on: a guard can refuse the stale writer only while tokens rise.
@@ -70,9 +73,30 @@ class Capabilities(NamedTuple):
     notes: tuple[str, ...] = ()  # what was found in this deployment that breaks laws, and what to set
 
     def keeps(self, law: int) -> bool:
-        """Tell whether a law is kept through every fault that this deployment can have."""
+        """Return whether a law is kept through every fault that this deployment can have."""
         return all(law not in broken for broken in self.faults.values())
 
     def breaking(self, law: int) -> list[Fault]:
         """Return the faults that break this law."""
         return [fault for fault, broken in self.faults.items() if law in broken]
+
+
+def check_require(require: object) -> str | None:
+    """Return the requirement if it is one that we know."""
+    if require not in (None, "efficiency", "correctness"):
+        raise ValueError(f"require must be 'efficiency', 'correctness' or None, not {require!r}")
+    return None if require is None else str(require)
+
+
+def check_promises(capabilities: Capabilities, require: str | None) -> None:
+    """Refuse a store that cannot keep what is required.
+
+    Raises: StoreError naming the faults that break the fencing law.
+    """
+    if require == "correctness" and not capabilities.keeps(FENCING_LAW):
+        faults = ", ".join(fault.value for fault in capabilities.breaking(FENCING_LAW))
+        found = "".join(f"; {note}" for note in capabilities.notes)
+        raise StoreError(
+            f"require='correctness' needs a store that keeps law {FENCING_LAW} ({LAWS[FENCING_LAW]}); "
+            f"{capabilities.store} breaks it on: {faults}{found}"
+        )

@@ -34,21 +34,23 @@ def next_token(counter: int, clock_us: int) -> int:
 
 
 class Entry:
-    """A claim in the queue. `place` is the store's own note of how to reach the claimant."""
+    """A claim in the queue. `address` is the store's own note of how to reach the claimant."""
 
-    __slots__ = ("claim", "expires", "kept", "place", "seq", "token")
+    __slots__ = ("address", "claim", "expires", "kept", "seq", "token")
 
-    def __init__(self, seq: int, claim: Claim, token: int, expires: float, kept: bool = False, place: str = "") -> None:
+    def __init__(
+        self, seq: int, claim: Claim, token: int, expires: float, kept: bool = False, address: str = ""
+    ) -> None:
         self.seq = seq
         self.claim = claim
         self.token = token  # 0 while it waits
         self.expires = expires  # by the store's clock
         self.kept = kept  # released, but staying taken until it expires
-        self.place = place
+        self.address = address
 
     @property
     def outlives(self) -> bool:
-        """Tell whether it stays until it expires, whatever becomes of the process that made it."""
+        """Return whether it stays until it expires, whatever becomes of the process that made it."""
         return bool(self.token) and (self.claim.detached or self.kept)
 
     def state(self, now: float) -> ClaimState:
@@ -78,7 +80,7 @@ class Queue:
         self.counter = counter
 
     def claim(
-        self, claim: Claim, now: float, clock_us: int, waiting_life: float, *, queue: bool = True, place: str = ""
+        self, claim: Claim, now: float, clock_us: int, waiting_life: float, *, queue: bool = True, address: str = ""
     ) -> Step:
         """Grant the claim, or let it wait (`queue=False`: turn it away). Asking twice is one claim."""
         gone = self.sweep(now)
@@ -89,7 +91,7 @@ class Queue:
         if self._admits(claim, seq):
             token = self.counter = next_token(self.counter, clock_us)
             if mine is None:
-                mine = Entry(seq, claim, token, now + claim.ttl, place=place)
+                mine = Entry(seq, claim, token, now + claim.ttl, address=address)
                 self.entries.append(mine)
             mine.token, mine.expires = token, now + claim.ttl
             return Step(Granted(token, claim.ttl), (mine,), gone, self.grantable() if gone else ())
@@ -100,7 +102,7 @@ class Queue:
                 gone += (mine,)
             return Step(answer, (), gone, self.grantable() if gone else ())
         if mine is None:
-            mine = Entry(seq, claim, 0, 0.0, place=place)
+            mine = Entry(seq, claim, 0, 0.0, address=address)
             self.entries.append(mine)
         mine.expires = now + waiting_life
         return Step(answer, (mine,), gone, self.grantable() if gone else ())

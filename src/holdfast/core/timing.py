@@ -1,4 +1,4 @@
-"""When a lease ends as its holder must see it, and when to renew it."""
+"""When a lease ends as its holder must see it, when to renew it, and how long to bear with a store that is silent."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ from __future__ import annotations
 MARGIN_RATIO = 0.01
 MARGIN = 0.002
 
-RENEW_AT = 1 / 3  # of the ttl: two more tries fit before the deadline
+RENEW_AT = 1 / 3  # of what is left: two more tries fit before the deadline
 RETRY_AT = 1 / 12  # of the ttl, after a renewal of unknown outcome
 RETRY_LEAST = 0.05
+RENEW_SHARE = 1 / 3  # of what is left, that one renewal may take: a lost packet must leave time for another
+RENEW_LEAST = 0.05  # seconds that one may take in any case
 RENEW_BATCH = 500
+
+LATENESS = 2.0  # seconds after which a message that went unanswered has come, if it comes at all
 
 
 def local_deadline(asked: float, ttl: float, left: float) -> float:
@@ -30,6 +34,11 @@ def renew_time(asked: float, deadline: float) -> float:
 def retry_time(now: float, ttl: float) -> float:
     """Return when to try again after a renewal of unknown outcome."""
     return now + max(RETRY_LEAST, ttl * RETRY_AT)
+
+
+def renew_limit(now: float, deadline: float, io_timeout: float) -> float:
+    """Return how long a renewal may take that is sent now."""
+    return min(io_timeout, max(RENEW_LEAST, (deadline - now) * RENEW_SHARE))
 
 
 def backoff(attempt: int, least: float = 0.02, most: float = 0.5) -> float:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import threading
+from collections.abc import Callable
 from typing import Generic, TypeVar
+
+from ..core.events import Event
 
 E = TypeVar("E", bound=BaseException)
 
@@ -42,6 +46,15 @@ class raises(Generic[E]):  # noqa: N801 (reads as a statement, like pytest's)
         return True
 
 
+class Seen(list[Event]):
+    """An observer that is called where things happen, so that whoever asks knows what it has seen."""
+
+    inline = True
+
+    def __call__(self, event: Event) -> None:
+        self.append(event)
+
+
 class Ledger:
     """Who is inside right now, as the workers themselves see it: a second opinion on what the store grants."""
 
@@ -66,6 +79,17 @@ class Ledger:
         """Note that a holder is about to release: until then it counts."""
         with self._mutex:
             del self._inside[holder]
+
+
+def vain(limit: float, condition: Callable[[], object], complaint: Callable[[], str] | None) -> str:
+    """Say what was waited for in vain."""
+    if complaint is not None:
+        return f"waited {limit:g} s: {complaint()}"
+    try:
+        source = inspect.getsource(condition).strip()
+    except (OSError, TypeError):  # of code that has no file, or no source
+        source = repr(condition)
+    return f"did not come true within {limit:g} s: {source}"
 
 
 def open_files() -> dict[int, str]:

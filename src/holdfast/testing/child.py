@@ -1,4 +1,4 @@
-"""Other processes: `Child` starts one; run as a program this module is one, and plays a part of `_async/parts.py`."""
+"""Other processes: `Child` starts one; run as a program, this module is one, and plays a role of child_roles.py."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _SOURCE = Path(__file__).resolve().parents[2]
 
 
 class Child:
-    """A process that plays a part. It says what it does by lines of JSON in a file, so that nobody blocks reading."""
+    """A process that plays a role. It says what it does by lines of JSON in a file, so that nobody blocks reading."""
 
-    def __init__(self, folder: Path, flavour: str, part: str, **arguments: Any) -> None:
+    def __init__(self, folder: Path, flavour: str, role: str, **arguments: Any) -> None:
         name = f"child-{os.urandom(4).hex()}"
         self._out = folder / f"{name}.out"
         self._errors = folder / f"{name}.err"
@@ -26,7 +26,7 @@ class Child:
         path = os.pathsep.join(filter(None, (str(_SOURCE), os.environ.get("PYTHONPATH"))))
         with self._out.open("wb") as out, self._errors.open("wb") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "holdfast.testing.child", flavour, part, json.dumps(arguments)],
+                [sys.executable, "-m", "holdfast.testing.child", flavour, role, json.dumps(arguments)],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=errors,
@@ -46,12 +46,12 @@ class Child:
         return [json.loads(line) for line in complete.splitlines()]
 
     def heard(self, count: int = 1) -> bool:
-        """Tell whether it has said that much."""
+        """Return whether it has said that much."""
         return len(self.said) >= count
 
     @property
     def ended(self) -> bool:
-        """Tell whether the process is over."""
+        """Return whether the process has ended."""
         return self._process.poll() is not None
 
     def stop(self) -> None:
@@ -74,7 +74,7 @@ def say(*facts: object) -> None:
 
 
 def told(sign: str) -> bool:
-    """Tell whether the parent has put this file there."""
+    """Return whether the parent has put this file there."""
     return os.path.exists(sign)
 
 
@@ -84,9 +84,9 @@ def ended(pid: int) -> None:
 
 
 def main() -> None:
-    """Play the part that the command line names."""
-    flavour, part, arguments = sys.argv[1:]
-    getattr(import_module(f"holdfast.testing._{flavour}.parts"), part)(**json.loads(arguments))
+    """Play the role that the command line names."""
+    flavour, role, arguments = sys.argv[1:]
+    getattr(import_module(f"holdfast.testing._{flavour}.child_roles"), role)(**json.loads(arguments))
 
 
 if __name__ == "__main__":

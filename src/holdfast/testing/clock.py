@@ -16,14 +16,17 @@ class ManualClock:
     By hand: `Client(parse_url("memory://room"), clock=clock)`; stores that keep time with us live by it, too. Whoever
     sleeps looks at it every few real milliseconds, so that it drives threads and tasks alike. What bounds an exchange
     with a server (`io_timeout`) stays real time.
+
+    It starts at the time of this machine, because what works near zero may not work with large numbers. A test that
+    compares times, or must fail again with the same numbers, names its own start: `now` in seconds, `wall_ns` in
+    nanoseconds.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, now: float | None = None, wall_ns: int | None = None) -> None:
         system = SystemClock()
         self._mutex = threading.Lock()
-        # Times like the real ones: what works near zero may not work with large numbers.
-        self._now = system.now()
-        self._wall_ns = system.wall_ns()
+        self._now = system.now() if now is None else now
+        self._wall_ns = system.wall_ns() if wall_ns is None else wall_ns
 
     def now(self) -> float:
         """Return the time that leases are judged by."""

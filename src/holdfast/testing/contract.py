@@ -42,6 +42,7 @@ _THEMES = (
     "registers",
     "views",
     "processes",
+    "keeping",
     "shares",
     "several",
     "election",

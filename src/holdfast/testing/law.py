@@ -8,6 +8,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from ..core.promises import Capabilities, Scope
+from ..core.urls import parse_url
+from ..stores.registry import find_store
 
 if TYPE_CHECKING:
     from .contract import Target
@@ -28,6 +30,7 @@ NEEDS = {
     "cancel": "calls can be cancelled from outside",
     "restart": "the suite was told how to restart the server",
     "silence": "the suite was told how to make the store silent",
+    "blocking": "the keeper can call the store without the event loop",
 }
 
 
@@ -45,7 +48,7 @@ class Law:
         return f"{self.flavour}-{self.number:02}-{self.name}"
 
     def applies(self, target: Target, capabilities: Capabilities) -> bool:
-        """Tell whether a store has everything that this law is about."""
+        """Return whether a store has everything that this law is about."""
         return self.needs <= _has(target, capabilities, self.flavour)
 
     def run(self, target: Target) -> None:
@@ -65,6 +68,7 @@ def _has(target: Target, capabilities: Capabilities, flavour: Flavour) -> set[st
         "cancel": flavour == "async",
         "restart": target.restart is not None,
         "silence": target.silence is not None,
+        "blocking": hasattr(find_store(parse_url(target.url).scheme, flavour), "blocking"),
     }
     return has | {name for name, true in facts.items() if true}
 

@@ -8,10 +8,10 @@ from holdfast._async.client import Client
 from holdfast.core.claim import ResourceState, find
 from holdfast.core.deadlock import find_deadlock
 from holdfast.errors import AcquireTimeout, Deadlock, StoreUnavailable
-from holdfast.testing._async.case import TappedClient
+from holdfast.testing._async.case import CaseClient
+from holdfast.testing._async.runtime import Call, Gate, eventually, spawn
 from holdfast.testing.clock import ManualClock
 from tests.primitives._async.kit import waiting
-from tests.shell._async.runtime import Gate, Running, eventually, spawn
 
 
 class Actor:
@@ -19,7 +19,7 @@ class Actor:
 
     def __init__(self, locks: Client, first: str, second: str, detect: bool | None = None) -> None:
         self.gate = Gate()
-        self._call: Running[bool] = spawn(self._run, locks, first, second, detect)
+        self._call: Call[bool] = spawn(self._run, locks, first, second, detect)
 
     async def _run(self, locks: Client, first: str, second: str, detect: bool | None) -> bool:
         async with locks.lock(first, ttl=1000):
@@ -96,8 +96,8 @@ async def test_an_option_of_one_lock_is_enough(url: str, clock: ManualClock) -> 
 async def test_of_two_who_see_the_same_cycle_the_last_to_ask_raises(url: str, clock: ManualClock) -> None:
     """Both look after both have asked; without a rule both would raise, and nothing would go on."""
     async with (
-        TappedClient(url, clock=clock, detect_deadlocks=True) as one,
-        TappedClient(url, clock=clock, detect_deadlocks=True) as two,
+        CaseClient(url, clock=clock, detect_deadlocks=True) as one,
+        CaseClient(url, clock=clock, detect_deadlocks=True) as two,
     ):
         looks = Gate()
         one.tap.before["inspect"] = two.tap.before["inspect"] = looks.wait
@@ -154,7 +154,7 @@ async def test_a_lease_that_runs_out_by_itself_is_no_deadlock(url: str, clock: M
                 async with two.lock("a", ttl=1000):
                     pass
 
-        call: list[Running[bool]] = []
+        call: list[Call[bool]] = []
         other = spawn(second)
         await eventually(lambda: other.done, lambda: clock.advance(0.1))
         await other.join()
@@ -164,7 +164,7 @@ async def test_a_lease_that_runs_out_by_itself_is_no_deadlock(url: str, clock: M
 async def test_a_cycle_that_is_not_seen_twice_is_not_believed(url: str, clock: ManualClock) -> None:
     """What `inspect` shows need not have been there all at once: here the first gives up between two looks."""
     async with Client(url, clock=clock) as one, Client(url, clock=clock, detect_deadlocks=True) as two:
-        inspect, looks = two._store.inspect, []
+        inspect, looks = two._engine.store.inspect, []
 
         async def look(prefix: str = "") -> list[ResourceState]:
             states = await inspect(prefix)
@@ -172,7 +172,7 @@ async def test_a_cycle_that_is_not_seen_twice_is_not_believed(url: str, clock: M
             if len(looks) == 1:
                 state = find(states, "b")
                 assert state is not None
-                await two._store.release("b", state.waiters[0].holder)
+                await two._engine.store.release("b", state.waiters[0].holder)
             return states
 
         first, second = Actor(one, "a", "b"), Actor(two, "b", "a")
@@ -180,19 +180,19 @@ async def test_a_cycle_that_is_not_seen_twice_is_not_believed(url: str, clock: M
             await actor.ready()
         first.gate.open()
         await waiting(one, "b")
-        two._store.inspect = look  # type: ignore[method-assign]
+        two._engine.store.inspect = look  # type: ignore[method-assign]
         second.gate.open()
         await eventually(lambda: len(looks) == 2)
         assert find_deadlock(looks[0], looks[0][0].waiters[0].holder)
         assert not second.done  # it saw a cycle, and waits nevertheless
-        two._store.inspect = inspect  # type: ignore[method-assign]
+        two._engine.store.inspect = inspect  # type: ignore[method-assign]
         await eventually(lambda: first.done or second.done, lambda: clock.advance(0.1))
 
 
 async def test_a_look_that_goes_unanswered_is_an_outage(url: str, clock: ManualClock) -> None:
     async with Client(url, clock=clock) as one, Client(url, clock=clock, detect_deadlocks=True) as two:
         failures: list[str] = []
-        inspect = two._store.inspect
+        inspect = two._engine.store.inspect
 
         async def look(prefix: str = "") -> list[ResourceState]:
             if len(failures) < 2:
@@ -200,7 +200,7 @@ async def test_a_look_that_goes_unanswered_is_an_outage(url: str, clock: ManualC
                 raise StoreUnavailable("not now")
             return await inspect(prefix)
 
-        two._store.inspect = look  # type: ignore[method-assign]
+        two._engine.store.inspect = look  # type: ignore[method-assign]
         first, second = await meet(one, two)
         await eventually(lambda: second.done, lambda: clock.advance(0.01))
         with pytest.raises(Deadlock):

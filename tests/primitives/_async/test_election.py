@@ -10,11 +10,11 @@ from holdfast._async.client import Client
 from holdfast._async.election import Election, Leader, Term
 from holdfast._async.lease import Lease
 from holdfast.errors import AcquireTimeout, LeaseLost, LockError, NotHeld, StoreUnavailable
-from holdfast.testing._async.case import TappedClient
+from holdfast.testing._async.case import CaseClient
+from holdfast.testing._async.runtime import Gate, eventually, spawn
 from holdfast.testing._async.tap import unanswered
 from holdfast.testing.clock import ManualClock
 from tests.primitives._async.kit import waiting
-from tests.shell._async.runtime import Gate, eventually, spawn
 
 
 class Candidate:
@@ -86,7 +86,7 @@ async def test_the_office_passes_on_without_waiting_for_the_ttl(url: str, clock:
 
 
 async def test_a_loss_ends_a_term_and_not_the_loop(url: str, clock: ManualClock) -> None:
-    async with TappedClient(url, clock=clock) as one, Client(url, clock=clock) as two:
+    async with CaseClient(url, clock=clock) as one, Client(url, clock=clock) as two:
         first = Candidate(one.election("scheduler"), most=2)
         term = await first.leads()
         one.tap.before["renew"] = unanswered
@@ -187,7 +187,7 @@ async def test_leaving_the_loop_resigns(url: str, clock: ManualClock) -> None:
 
 
 async def test_an_outage_only_delays_the_next_term(url: str, clock: ManualClock) -> None:
-    async with TappedClient(url, clock=clock) as locks:
+    async with CaseClient(url, clock=clock) as locks:
         locks.tap.before["claim"] = unanswered
         candidate = Candidate(locks.election("scheduler"), most=1)
         # Longer than an acquire without a timeout bears it, several times over.
@@ -242,7 +242,7 @@ async def test_an_observer_sees_every_change(url: str, clock: ManualClock) -> No
 
 
 async def test_an_observer_sees_a_term_run_out(url: str, clock: ManualClock) -> None:
-    async with TappedClient(url, clock=clock) as locks, Client(url, clock=clock) as other:
+    async with CaseClient(url, clock=clock) as locks, Client(url, clock=clock) as other:
         lease = await locks.election("scheduler", value="one").lead().acquire()
         await locks.orphan()
         seen: list[str | None] = []
@@ -254,7 +254,7 @@ async def test_an_observer_sees_a_term_run_out(url: str, clock: ManualClock) -> 
 
 
 async def test_an_observer_is_told_of_an_outage(url: str, clock: ManualClock) -> None:
-    async with TappedClient(url, clock=clock) as locks:
+    async with CaseClient(url, clock=clock) as locks:
         locks.tap.before["inspect"] = unanswered
         with pytest.raises(StoreUnavailable):
             await observe(locks.election("scheduler"), 1)

@@ -7,8 +7,8 @@ import pytest
 from holdfast._async.client import Client
 from holdfast._async.multi import MultiLock
 from holdfast.errors import AcquireTimeout, Deadlock, LeaseLost
+from holdfast.testing._async.runtime import Gate, eventually, spawn
 from holdfast.testing.clock import ManualClock
-from tests.shell._async.runtime import Gate, eventually, spawn
 
 
 async def test_all_are_held_in_sorted_order_and_given_back(url: str, clock: ManualClock) -> None:
@@ -67,9 +67,9 @@ async def test_what_this_actor_holds_already_raises_and_gives_back(url: str, clo
         assert [state.resource for state in await locks.inspect()] == ["b"]
 
 
-async def hold_both(wish: MultiLock, rounds: int) -> int:
+async def hold_both(described: MultiLock, rounds: int) -> int:
     for _ in range(rounds):
-        async with wish as leases:
+        async with described as leases:
             leases.check()
     return rounds
 

@@ -11,11 +11,11 @@ from holdfast._async.lease import Lease
 from holdfast.core.claim import Record
 from holdfast.core.outcome import outcome_of
 from holdfast.errors import AcquireTimeout, Deadlock, LeaseLost, StaleToken, StoreUnavailable, Unsupported
-from holdfast.testing._async.case import TappedClient
+from holdfast.testing._async.case import CaseClient
+from holdfast.testing._async.runtime import Call, Gate, eventually, spawn
 from holdfast.testing._async.tap import times, unanswered
 from holdfast.testing.clock import ManualClock
 from tests.primitives._async.kit import waiting
-from tests.shell._async.runtime import Gate, Running, eventually, spawn
 
 
 class Work:
@@ -38,7 +38,7 @@ class Work:
 
         self.send: Any = send  # a type checker cannot know that the lease is passed by the decorator
 
-    async def started(self) -> Running[list[int]]:
+    async def started(self) -> Call[list[int]]:
         """Call it beside the test, and wait until it runs."""
         before = len(self.runs)
         call = spawn(self.send, 7)
@@ -163,7 +163,7 @@ async def test_a_result_that_cannot_be_recorded_is_completed_all_the_same(url: s
 
 
 async def test_a_crash_before_the_record_lets_the_work_run_again(url: str, clock: ManualClock) -> None:
-    async with TappedClient(url, clock=clock) as crashed, Client(url, clock=clock) as locks:
+    async with CaseClient(url, clock=clock) as crashed, Client(url, clock=clock) as locks:
         first, second = Work(crashed, gated=True), Work(locks)
         call = await first.started()
         await crashed.orphan()
@@ -180,7 +180,7 @@ async def test_a_run_that_was_overtaken_gets_the_result_that_is_recorded(
     url: str, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It was paused past its lease; when it comes back it cannot overwrite what another has recorded."""
-    async with TappedClient(url, clock=clock) as paused, Client(url, clock=clock) as locks:
+    async with CaseClient(url, clock=clock) as paused, Client(url, clock=clock) as locks:
         first, second = Work(paused, gated=True), Work(locks)
         call = await first.started()
         await paused.orphan()
@@ -195,7 +195,7 @@ async def test_a_run_that_was_overtaken_gets_the_result_that_is_recorded(
 
 async def test_a_run_that_is_being_overtaken_raises(url: str, clock: ManualClock) -> None:
     """Its result may not be recorded, and the other's is not there yet."""
-    async with TappedClient(url, clock=clock) as paused, Client(url, clock=clock) as locks:
+    async with CaseClient(url, clock=clock) as paused, Client(url, clock=clock) as locks:
         first, second = Work(paused, gated=True), Work(locks, gated=True)
         call = await first.started()
         await paused.orphan()
@@ -211,7 +211,7 @@ async def test_a_run_that_is_being_overtaken_raises(url: str, clock: ManualClock
 
 async def test_a_run_that_lost_its_lease_to_nobody_is_recorded(url: str, clock: ManualClock) -> None:
     """No newer one has come: the fence, not the clock, decides whether a result may be recorded."""
-    async with TappedClient(url, clock=clock) as paused, Client(url, clock=clock) as locks:
+    async with CaseClient(url, clock=clock) as paused, Client(url, clock=clock) as locks:
         first, second = Work(paused, gated=True), Work(locks)
         call = await first.started()
         await paused.orphan()
@@ -226,9 +226,9 @@ async def test_a_run_that_lost_its_lease_to_nobody_is_recorded(url: str, clock: 
 async def test_a_run_that_was_overtaken_before_it_began_does_not_begin(
     url: str, clock: ManualClock, done: bool
 ) -> None:
-    async with TappedClient(url, clock=clock) as paused, Client(url, clock=clock) as locks:
+    async with CaseClient(url, clock=clock) as paused, Client(url, clock=clock) as locks:
         first, second = Work(paused), Work(locks, gated=True)
-        calls: list[Running[list[int]]] = []
+        calls: list[Call[list[int]]] = []
         reads = []
 
         async def overtaken() -> None:
@@ -257,7 +257,7 @@ async def test_a_run_that_was_overtaken_before_it_began_does_not_begin(
 
 async def test_a_write_that_goes_unanswered_is_tried_again(url: str, clock: ManualClock) -> None:
     """The work is done: it must not be done once more because a reply was lost."""
-    async with TappedClient(url, clock=clock) as locks:
+    async with CaseClient(url, clock=clock) as locks:
         work = Work(locks, ttl=1000)
         for number, hooks in enumerate((locks.tap.before, locks.tap.after)):
             hooks["write"] = times(2, unanswered)
@@ -269,7 +269,7 @@ async def test_a_write_that_goes_unanswered_is_tried_again(url: str, clock: Manu
 
 
 async def test_a_write_that_is_never_answered_raises_when_the_lease_is_lost(url: str, clock: ManualClock) -> None:
-    async with TappedClient(url, clock=clock) as locks, Client(url, clock=clock) as other:
+    async with CaseClient(url, clock=clock) as locks, Client(url, clock=clock) as other:
         work = Work(locks)
         locks.tap.before["write"] = locks.tap.before["renew"] = unanswered
         call = spawn(work.send, 7)
@@ -281,7 +281,7 @@ async def test_a_write_that_is_never_answered_raises_when_the_lease_is_lost(url:
 
 
 async def test_a_lease_that_is_lost_after_the_record_changes_nothing(url: str, clock: ManualClock) -> None:
-    async with TappedClient(url, clock=clock) as locks:
+    async with CaseClient(url, clock=clock) as locks:
         work = Work(locks)
 
         async def lose() -> None:
@@ -297,7 +297,7 @@ async def test_the_record_is_made_through_the_fence(url: str, clock: ManualClock
     async with Client(url, clock=clock) as locks:
         work = Work(locks)
         result = await work.send(7)
-        assert await locks._store.read("invoice:7") == Record(outcome_of(result).packed(), work.runs[0])
+        assert await locks._engine.store.read("invoice:7") == Record(outcome_of(result).packed(), work.runs[0])
 
 
 async def test_work_that_calls_itself_does_not_wait_for_itself(url: str, clock: ManualClock) -> None:
@@ -383,6 +383,6 @@ async def test_bad_arguments_raise_at_once(url: str) -> None:
 
 async def test_a_store_without_registers_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with Client(url) as locks:
-        monkeypatch.setattr(locks._store, "capabilities", locks.capabilities._replace(register=False))
+        monkeypatch.setattr(locks._engine.store, "capabilities", locks.capabilities._replace(register=False))
         with pytest.raises(Unsupported, match="lack `register`"):
             locks.once("a")

@@ -9,8 +9,9 @@ from holdfast._async.lease import Lease
 from holdfast._async.lock import Lock
 from holdfast.core.events import Event, Queued
 from holdfast.errors import Deadlock
+from holdfast.testing._async.runtime import eventually, spawn
+from holdfast.testing.check import Seen
 from holdfast.testing.clock import ManualClock
-from tests.shell._async.runtime import eventually, spawn
 
 
 async def take(lock: Lock) -> Lease:
@@ -23,8 +24,8 @@ async def queued(seen: list[Event], number: int) -> None:
 
 
 async def test_readers_share_and_a_writer_waits_for_all_of_them(url: str, clock: ManualClock) -> None:
-    seen: list[Event] = []
-    async with Client(url, clock=clock, observers=[seen.append]) as locks:
+    seen = Seen()
+    async with Client(url, clock=clock, observers=[seen]) as locks:
         catalog = locks.rwlock("catalog")
         readers = [await spawn(take, catalog.read()).join() for _ in range(3)]
         assert len({reader.token for reader in readers}) == 3
@@ -41,8 +42,8 @@ async def test_readers_share_and_a_writer_waits_for_all_of_them(url: str, clock:
 
 
 async def test_a_reader_that_comes_after_a_waiting_writer_waits_behind_it(url: str, clock: ManualClock) -> None:
-    seen: list[Event] = []
-    async with Client(url, clock=clock, observers=[seen.append]) as locks:
+    seen = Seen()
+    async with Client(url, clock=clock, observers=[seen]) as locks:
         catalog = locks.rwlock("catalog")
         first = await spawn(take, catalog.read()).join()
         writer = spawn(take, catalog.write())
@@ -59,8 +60,8 @@ async def test_a_reader_that_comes_after_a_waiting_writer_waits_behind_it(url: s
 
 async def test_an_unfair_reader_overtakes_a_waiting_writer(url: str, clock: ManualClock) -> None:
     """The control of the test above: without the queue the reader would be let in."""
-    seen: list[Event] = []
-    async with Client(url, clock=clock, observers=[seen.append]) as locks:
+    seen = Seen()
+    async with Client(url, clock=clock, observers=[seen]) as locks:
         first = await spawn(take, locks.rwlock("catalog").read()).join()
         writer = spawn(take, locks.rwlock("catalog").write())
         await queued(seen, 1)
@@ -72,8 +73,8 @@ async def test_an_unfair_reader_overtakes_a_waiting_writer(url: str, clock: Manu
 
 
 async def test_a_nested_read_shares_the_first_lease_although_a_writer_waits(url: str, clock: ManualClock) -> None:
-    seen: list[Event] = []
-    async with Client(url, clock=clock, observers=[seen.append]) as locks:
+    seen = Seen()
+    async with Client(url, clock=clock, observers=[seen]) as locks:
         catalog = locks.rwlock("catalog")
         async with catalog.read() as outer:
             writer = spawn(take, catalog.write())
@@ -89,10 +90,10 @@ async def test_a_reader_does_not_become_a_writer(url: str, clock: ManualClock) -
     async with Client(url, clock=clock) as locks:
         catalog = locks.rwlock("catalog")
         async with catalog.read():
-            with pytest.raises(Deadlock, match=r"holds a share of 'catalog'.*release the share first"):
+            with pytest.raises(Deadlock, match=r"holds a share of 'catalog'.*leave it first"):
                 await catalog.write().acquire()
         async with catalog.write():
-            with pytest.raises(Deadlock, match="already holds 'catalog'"):
+            with pytest.raises(Deadlock, match="block holds 'catalog'"):
                 await catalog.read().acquire()
 
 

@@ -7,10 +7,11 @@ import pytest
 from holdfast._async.client import Client
 from holdfast._async.lease import Lease
 from holdfast._async.lock import Lock
-from holdfast.core.events import Event, PermitsDiffer
+from holdfast.core.events import PermitsDiffer
 from holdfast.errors import AcquireTimeout, Deadlock, Unsupported
+from holdfast.testing._async.runtime import eventually, spawn
+from holdfast.testing.check import Seen
 from holdfast.testing.clock import ManualClock
-from tests.shell._async.runtime import eventually, spawn
 
 
 async def take(lock: Lock) -> Lease:
@@ -43,7 +44,7 @@ async def test_a_single_permit_is_a_lock(url: str, clock: ManualClock) -> None:
     async with Client(url, clock=clock) as locks:
         one = locks.semaphore("one", permits=1)
         async with one:
-            with pytest.raises(Deadlock, match="already holds 'one'"):
+            with pytest.raises(Deadlock, match="block holds 'one'"):
                 await one.acquire()
 
 
@@ -74,10 +75,10 @@ async def test_permits_are_a_whole_number(url: str, permits: object) -> None:
 
 async def differing(url: str, clock: ManualClock, ours: int, theirs: int) -> list[PermitsDiffer]:
     """Ask three times, in vain, for one of `ours` while another holds all of `theirs`; return what was told of it."""
-    seen: list[Event] = []
+    seen = Seen()
     async with (
         Client(url, clock=clock, owner="other") as other,
-        Client(url, clock=clock, observers=[seen.append]) as locks,
+        Client(url, clock=clock, observers=[seen]) as locks,
     ):
         leases = [await other.semaphore("gpu", permits=theirs, ttl=1000).acquire() for _ in range(theirs)]
         for _ in range(3):
@@ -105,5 +106,5 @@ async def test_equal_numbers_are_not_told(url: str, clock: ManualClock, caplog: 
 async def test_a_permit_under_its_own_lock_raises(url: str) -> None:
     """It would wait for itself."""
     async with Client(url) as locks, locks.lock("gpu"):
-        with pytest.raises(Deadlock, match="already holds 'gpu'"):
+        with pytest.raises(Deadlock, match="block holds 'gpu'"):
             await locks.semaphore("gpu", permits=2).acquire()

@@ -2,85 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from holdfast._async.client import Client
 from holdfast._async.lease import Lease
 from holdfast._async.lock import Lock
-from holdfast.core.claim import Answer, Claim, Renewal
 from holdfast.core.events import Event
 from holdfast.core.urls import parse_url
-from holdfast.errors import StoreUnavailable
-from tests.shell._async.runtime import Gate, eventually
-from tests.shell.clock import ManualClock
+from holdfast.testing._async.case import TappedClient
+from holdfast.testing._async.runtime import eventually
+from holdfast.testing._async.tap import Tap
+from holdfast.testing.clock import ManualClock
 
 Way = Callable[[Lock], Any]
 
 
-def connect(name: str, clock: ManualClock, **options: Any) -> Client:
-    """Return a client of the memory store `name` that lives by the driven clock."""
-    return Client(parse_url(f"memory://{name}"), clock=clock, **options)
-
-
-class Tap:
-    """Stands between a client and its store: counts what passes; fails it, answers it or holds it up on demand."""
-
-    def __init__(self, client: Client) -> None:
-        store = client._store
-        self._claim: Any = store.claim
-        self._renew: Any = store.renew
-        self._release: Any = store.release
-        self.claims: list[str] = []
-        self.renewals: list[list[str]] = []
-        self.releases: list[str] = []
-        self.released: list[str] = []  # those that were answered
-        self.fail: dict[str, Exception] = {}  # by verb
-        self.hold_up: dict[str, Gate] = {}  # by verb
-        self.renewal: Renewal | None = None  # answers every renewal in the store's place
-        self.release_answer: bool | None = None
-        for verb in ("claim", "renew", "release"):
-            setattr(store, verb, getattr(self, verb))
-
-    def cut_off(self, *verbs: str) -> None:
-        """Leave these verbs without an answer."""
-        self.fail = {verb: StoreUnavailable("cut off") for verb in verbs}
-
-    async def count(self, verb: str, least: int, drive: Callable[[], object] = lambda: None) -> None:
-        """Return when the store was asked that often: "claims", "renewals" or "releases"."""
-        await eventually(lambda: len(getattr(self, verb)) >= least, drive)
-
-    async def claim(self, claim: Claim, queue: bool = True) -> Answer:
-        self.claims.append(claim.resource)
-        await self._obstruct("claim")
-        answer: Answer = await self._claim(claim, queue)
-        return answer
-
-    async def renew(self, claims: Sequence[Claim]) -> list[Renewal]:
-        self.renewals.append([claim.resource for claim in claims])
-        await self._obstruct("renew")
-        if self.renewal is not None:
-            return [self.renewal] * len(claims)
-        answers: list[Renewal] = await self._renew(claims)
-        return answers
-
-    async def release(self, resource: str, holder: str, keep: float = 0.0) -> bool:
-        self.releases.append(resource)
-        await self._obstruct("release")
-        answer: bool = await self._release(resource, holder, keep)
-        self.released.append(resource)
-        return answer if self.release_answer is None else self.release_answer
-
-    async def _obstruct(self, verb: str) -> None:
-        if (gate := self.hold_up.get(verb)) is not None:
-            await gate.wait()
-        if (error := self.fail.get(verb)) is not None:
-            raise error
+def connect(name: str, clock: ManualClock, **options: Any) -> TappedClient:
+    """Return a client of the memory store `name`, on the driven clock and with a tap between it and the store."""
+    return TappedClient(parse_url(f"memory://{name}"), clock=clock, **options)
 
 
 async def is_free(client: Client, resource: str) -> bool:
-    """Tell whether nobody holds the resource or waits for it."""
+    """Return whether nobody holds the resource or waits for it."""
     return all(state.resource != resource for state in await client.inspect(resource))
 
 

@@ -6,17 +6,19 @@ import time
 
 import pytest
 
-from holdfast.core.events import Event
 from holdfast.errors import LockError, NotHeld
-from tests.shell._async.kit import Tap, connect, is_free, kinds
-from tests.shell._async.runtime import Gate, activities, eventually, spawn
-from tests.shell.clock import ManualClock
+from holdfast.testing._async.runtime import eventually, spawn
+from holdfast.testing._async.tap import failing, times
+from holdfast.testing.check import Seen
+from holdfast.testing.clock import ManualClock
+from tests.shell._async.kit import connect, is_free, kinds
+from tests.shell._async.runtime import activities
 
 
 async def test_releases_what_is_held(name: str, clock: ManualClock) -> None:
-    seen: list[Event] = []
+    seen = Seen()
     async with connect(name, clock) as others:
-        locks = connect(name, clock, observers=[seen.append])
+        locks = connect(name, clock, observers=[seen])
         leases = [await locks.lock(f"r{n}").acquire() for n in range(3)]
         waiting = spawn(leases[0].wait_lost)
         await locks.close()
@@ -66,9 +68,9 @@ async def test_use_after_close(name: str, clock: ManualClock) -> None:
 
 
 async def test_those_who_wait_are_told_promptly(name: str, clock: ManualClock) -> None:
-    seen: list[Event] = []
+    seen = Seen()
     async with connect(name, clock) as others:
-        locks = connect(name, clock, observers=[seen.append])
+        locks = connect(name, clock, observers=[seen])
         async with others.lock("r"):
             waiting = [spawn(locks.lock("r").try_acquire, None) for _ in range(5)]
             await eventually(lambda: len(seen) == 5)
@@ -77,7 +79,7 @@ async def test_those_who_wait_are_told_promptly(name: str, clock: ManualClock) -
                 with pytest.raises(LockError, match="the client was closed while 'r' was waited for"):
                     await one.join()
             assert not (await others.inspect("r"))[0].waiters
-            assert activities() == ["holdfast-keeper"]  # that of the others
+            assert activities() == ["holdfast-timekeeper"]  # that of the others
 
 
 async def test_detached_leases_stay(name: str, clock: ManualClock) -> None:
@@ -98,8 +100,8 @@ async def test_detached_leases_stay(name: str, clock: ManualClock) -> None:
 
 async def test_ends_in_time_when_a_renewal_hangs(name: str, clock: ManualClock) -> None:
     locks = connect(name, clock)
-    tap = Tap(locks)
-    gate = tap.hold_up["renew"] = Gate()
+    tap = locks.tap
+    gate = tap.hold_up("renew")
     lease = await locks.lock("r").acquire()
     clock.advance(10.01)
     await eventually(lambda: gate.arrived)
@@ -113,8 +115,8 @@ async def test_ends_in_time_when_a_renewal_hangs(name: str, clock: ManualClock) 
 
 async def test_ends_in_time_when_a_claim_hangs(name: str, clock: ManualClock) -> None:
     locks = connect(name, clock)
-    tap = Tap(locks)
-    gate = tap.hold_up["claim"] = Gate()
+    tap = locks.tap
+    gate = tap.hold_up("claim")
     waiting = spawn(locks.lock("r").try_acquire)
     await eventually(lambda: gate.arrived)
     started = time.monotonic()
@@ -133,11 +135,11 @@ async def test_ends_in_time_when_releases_go_unanswered(
     name: str, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     locks = connect(name, clock)
-    tap = Tap(locks)
+    tap = locks.tap
     tap.cut_off("release")
     leases = [await locks.lock(f"r{n}").acquire() for n in range(10)]
     await locks.close()
-    assert caplog.records
+    await eventually(lambda: caplog.records)
     assert all(record.levelname == "WARNING" for record in caplog.records)
     assert all(lease.state == "released" for lease in leases)
     assert activities() == []
@@ -145,23 +147,11 @@ async def test_ends_in_time_when_releases_go_unanswered(
 
 async def test_one_release_that_fails_does_not_keep_the_others(name: str, clock: ManualClock) -> None:
     locks = connect(name, clock)
-    tap = Tap(locks)
+    tap = locks.tap
     leases = [await locks.lock(f"r{n}").acquire() for n in range(3)]
-    release, calls = tap._release, [0]
-
-    async def fail_first(resource: str, holder: str, keep: float = 0.0) -> bool:
-        calls[0] += 1
-        if calls[0] == 1:
-            raise RuntimeError("a bug in the store")
-        answer: bool = await release(resource, holder, keep)
-        return answer
-
-    tap._release = fail_first
-    try:
-        await locks.close()
-    except RuntimeError:
-        pass
-    assert calls[0] >= 3
+    tap.before["release"] = times(1, failing(RuntimeError("a bug in the store")))
+    await locks.close()
+    assert len(tap.releases) >= 3
     assert [lease.state for lease in leases] == ["released"] * 3
     assert activities() == []
 

@@ -8,8 +8,8 @@ import pytest
 
 from holdfast._async.lease import Lease
 from holdfast.errors import AcquireTimeout, LeaseLost
+from holdfast.testing.clock import ManualClock
 from tests.shell._async.kit import connect, is_free
-from tests.shell.clock import ManualClock
 
 
 async def test_the_function_runs_under_the_lock(name: str, clock: ManualClock) -> None:

@@ -1,3 +1,4 @@
+# ruff: noqa: PT012 (what happens inside of a `with` is what is tested: it has to stand inside)
 """A lock object shared by actors: nobody frees what another holds, and nobody waits for itself."""
 
 from __future__ import annotations
@@ -7,9 +8,9 @@ import pytest
 from holdfast._async.lease import Lease
 from holdfast._async.lock import Lock
 from holdfast.errors import AcquireTimeout, Deadlock, LeaseLost, NotHeld
-from tests.shell._async.kit import Tap, connect, is_free
-from tests.shell._async.runtime import Gate, eventually, spawn
-from tests.shell.clock import ManualClock
+from holdfast.testing._async.runtime import Gate, eventually, spawn
+from holdfast.testing.clock import ManualClock
+from tests.shell._async.kit import connect, is_free
 
 
 async def hold(lock: Lock, gate: Gate) -> int:
@@ -21,6 +22,10 @@ async def hold(lock: Lock, gate: Gate) -> int:
 
 async def enter(lock: Lock) -> Lease:
     return await lock.__aenter__()
+
+
+async def take(lock: Lock) -> Lease:
+    return await lock.acquire()
 
 
 async def leave(lock: Lock) -> None:
@@ -94,7 +99,7 @@ async def test_exit_elsewhere_with_two_leases_of_one_actor_names_the_alternative
         return await lock.__aenter__(), await lock.__aenter__()
 
     async with connect(name, clock) as locks:
-        lock = locks.lock("r", reentrant=True)
+        lock = locks.semaphore("r", permits=2)
         leases = await spawn(enter_twice, lock).join()
         with pytest.raises(NotHeld, match=r"with lock\.acquire\(\) as lease"):
             await leave(lock)
@@ -118,23 +123,55 @@ async def test_a_lease_may_be_entered_and_left_by_different_actors(name: str, cl
         assert await is_free(locks, "r")
 
 
-@pytest.mark.parametrize("timeout", [None, 0, 5], ids=str)
-async def test_waiting_for_oneself_raises_at_once(timeout: float | None, name: str, clock: ManualClock) -> None:
+async def test_waiting_for_oneself_for_ever_raises_at_once(name: str, clock: ManualClock) -> None:
     async with connect(name, clock) as locks:
-        tap = Tap(locks)
+        tap = locks.tap
         async with locks.lock("r") as lease:
             sent = len(tap.claims)
-            again = locks.lock("r", timeout=timeout)
-            with pytest.raises(Deadlock, match=r"already holds 'r' .*reentrant=True") as caught:
+            again = locks.lock("r")
+            with pytest.raises(Deadlock, match=r"this `with` block holds 'r' .*reentrant=True") as caught:
                 await again.acquire()
             with pytest.raises(Deadlock):
-                await again.try_acquire()
+                await again.try_acquire(timeout=None)
             with pytest.raises(Deadlock):
                 async with again:
                     pytest.fail("entered")
             assert caught.value.token == lease.token
             assert len(tap.claims) == sent
             lease.check()
+
+
+async def test_waiting_for_oneself_with_a_timeout_times_out(name: str, clock: ManualClock) -> None:
+    async def pass_time() -> None:
+        await eventually(lambda: locks.tap.count("wait") > 0)
+        clock.advance(1)
+
+    async with connect(name, clock) as locks:
+        async with locks.lock("r") as lease:
+            assert await locks.lock("r").try_acquire() is None
+            with pytest.raises(AcquireTimeout, match=r"'r' is busy; held by"):
+                async with locks.lock("r", timeout=0):
+                    pytest.fail("entered")
+            time = spawn(pass_time)
+            with pytest.raises(AcquireTimeout, match=r"waited 1\.0 s for 'r'"):
+                await locks.lock("r").acquire(timeout=1)
+            await time.join()
+            lease.check()
+
+
+async def test_a_bare_acquire_is_no_body(name: str, clock: ManualClock) -> None:
+    """Nobody knows who will release it: whoever asks again waits like everybody else, re-entrant or not."""
+    async with connect(name, clock) as locks:
+        lock = locks.lock("r", reentrant=True)
+        lease = await lock.acquire()
+        assert await lock.try_acquire() is None
+        waiter = spawn(take, lock)
+        async with lease:
+            assert await locks.lock("r").try_acquire() is None
+            async with lock as inner:
+                assert inner.token == lease.token
+        async with await waiter.join() as next_one:
+            assert next_one.token > lease.token
 
 
 async def test_no_deadlock_after_release_or_loss(name: str, clock: ManualClock) -> None:
@@ -167,7 +204,7 @@ async def test_a_new_actor_is_not_taken_for_a_dead_one(name: str, clock: ManualC
 
 async def test_reentrant_keeps_the_token_and_releases_last(name: str, clock: ManualClock) -> None:
     async with connect(name, clock) as locks:
-        tap = Tap(locks)
+        tap = locks.tap
         lock = locks.lock("r", reentrant=True)
         async with lock as outer:
             async with lock as inner:
@@ -190,8 +227,9 @@ async def test_reentrant_keeps_the_token_and_releases_last(name: str, clock: Man
 async def test_reentrant_handles_may_be_released_in_any_order(name: str, clock: ManualClock) -> None:
     async with connect(name, clock) as locks:
         lock = locks.lock("r", reentrant=True)
-        outer, inner = await lock.acquire(), await lock.acquire()
-        await outer.release()
+        outer = await lock.acquire()
+        async with outer:
+            inner = await lock.acquire()
         await outer.release()
         inner.check()
         assert not await is_free(locks, "r")
@@ -210,22 +248,25 @@ async def test_loss_tells_every_reentrant_handle(name: str, clock: ManualClock) 
     told: list[Lease] = []
     async with connect(name, clock) as locks:
         lock = locks.lock("r", reentrant=True, on_lost=told.append)
-        outer, inner = await lock.acquire(), await lock.acquire()
-        clock.advance(31)
-        await eventually(lambda: len(told) == 2)
+        with pytest.raises(LeaseLost):
+            async with lock as outer:
+                inner = await lock.acquire()
+                clock.advance(31)
+                await eventually(lambda: len(told) == 2)
         assert told == [outer, inner]
-        for lease in (outer, inner):
-            with pytest.raises(LeaseLost):
-                await lease.release()
+        with pytest.raises(LeaseLost):
+            await inner.release()
 
 
 async def test_a_handle_that_was_released_in_time_is_not_lost_later(name: str, clock: ManualClock) -> None:
     async with connect(name, clock) as locks:
         lock = locks.lock("r", reentrant=True)
-        outer, inner = await lock.acquire(), await lock.acquire()
-        await inner.release()
-        clock.advance(31)
-        assert outer.lost
+        with pytest.raises(LeaseLost):
+            async with lock as outer:
+                inner = await lock.acquire()
+                await inner.release()
+                clock.advance(31)
+                assert outer.lost
         assert not inner.lost
         assert inner.state == "released"
 

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import Any, cast
 
 import pytest
 
 from holdfast._async.lease import Lease
-from holdfast.core.claim import Claim, Lost, Renewal, Unknown
+from holdfast.core.claim import Claim, Lost, Unknown
 from holdfast.core.events import Event
 from holdfast.errors import LeaseLost, StoreUnavailable
-from tests.shell._async.kit import Tap, connect, is_free, keeper_passes, kinds
-from tests.shell._async.runtime import Gate, eventually, spawn
-from tests.shell.clock import ManualClock
+from holdfast.testing._async.runtime import eventually, spawn
+from holdfast.testing._async.tap import Tap, failing
+from holdfast.testing.clock import ManualClock
+from tests.shell._async.kit import connect, is_free, keeper_passes, kinds
 
 
 async def at_risk(clock: ManualClock, tap: Tap, lease: Lease) -> None:
     """Let the next renewal go unanswered."""
-    tap.renewal = Unknown("cut off")
+    tap.answers["renew"] = Unknown("cut off")
     clock.advance(lease.ttl / 3 + 0.01)
     await eventually(lambda: lease.state == "at risk")
 
@@ -27,7 +29,7 @@ async def test_unknown_puts_at_risk_once_and_is_tried_again(
     name: str, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with connect(name, clock) as locks:
-        tap = Tap(locks)
+        tap = locks.tap
         async with locks.lock("r") as lease:
             await at_risk(clock, tap, lease)
             lease.check()
@@ -35,11 +37,11 @@ async def test_unknown_puts_at_risk_once_and_is_tried_again(
             assert lease.remaining == pytest.approx(29.698 - 10.01)  # Unknown does not extend
             for times in range(2, 5):
                 clock.advance(2.51)
-                await tap.count("renewals", times)
+                await tap.reached("renewals", times)
             await keeper_passes_unanswered(clock, tap)
             assert [record.levelname for record in caplog.records] == ["WARNING"]
             assert "at risk: cut off" in caplog.records[0].getMessage()
-            tap.renewal = None
+            tap.answers.clear()
             clock.advance(2.51)
             await eventually(lambda: lease.state == "held")
             assert lease.remaining > 29
@@ -55,11 +57,11 @@ async def keeper_passes_unanswered(clock: ManualClock, tap: Tap) -> None:
 
 async def test_a_second_outage_is_told_again(name: str, clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
     async with connect(name, clock) as locks:
-        tap = Tap(locks)
+        tap = locks.tap
         async with locks.lock("r") as lease:
             for outages in (1, 2):
                 await at_risk(clock, tap, lease)
-                tap.renewal = None
+                tap.answers.clear()
                 await eventually(lambda: lease.state == "held", lambda: clock.advance(0.1))
                 assert [record.levelname for record in caplog.records] == ["WARNING"] * outages
 
@@ -69,31 +71,31 @@ async def test_a_renewal_that_raises_is_unknown(
     trouble: Exception, name: str, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with connect(name, clock) as locks:
-        tap = Tap(locks)
+        tap = locks.tap
         async with locks.lock("r") as lease:
-            tap.fail["renew"] = trouble
+            tap.before["renew"] = failing(trouble)
             clock.advance(10.01)
             await eventually(lambda: lease.state == "at risk")
             await eventually(lambda: str(trouble) in caplog.text)
-            tap.fail.clear()
+            tap.heal()
             clock.advance(2.51)
             await eventually(lambda: lease.state == "held")
 
 
 async def test_a_store_that_answers_too_little_does_not_end_the_renewals(name: str, clock: ManualClock) -> None:
     async with connect(name, clock) as locks:
-        tap = Tap(locks)
-        renew, calls = locks._store.renew, [0]
+        tap, store = locks.tap, cast(Any, locks.tap.store)
+        renew, calls = store._keeping.renew, [0]
 
-        async def answer_nothing_once(claims: Sequence[Claim]) -> list[Renewal]:
+        def answer_nothing_once(claims: Sequence[Claim], limit: float) -> Any:
             calls[0] += 1
-            return [] if calls[0] == 1 else await renew(claims)
+            return [] if calls[0] == 1 else renew(claims, limit)
 
-        setattr(locks._store, "renew", answer_nothing_once)  # noqa: B010 (mypy: not a method's type)
+        store._keeping.renew = answer_nothing_once
         async with locks.lock("r") as lease:
             clock.advance(10.01)
             await eventually(lambda: calls[0] == 1)
-            await eventually(lambda: tap.renewals, lambda: clock.advance(0.1))
+            await eventually(lambda: len(tap.renewals) > 1, lambda: clock.advance(0.1))
             lease.check()
 
 
@@ -103,7 +105,7 @@ async def test_unknown_until_the_deadline_is_loss(
     told: list[Lease] = []
     events: list[Event] = []
     async with connect(name, clock, observers=[events.append]) as locks:
-        tap = Tap(locks)
+        tap = locks.tap
         lease = await locks.lock("r", on_lost=told.append).acquire()
         waiting = spawn(lease.wait_lost)
         await at_risk(clock, tap, lease)
@@ -126,15 +128,15 @@ async def test_unknown_until_the_deadline_is_loss(
 
 
 def resumed(tap: Tap) -> Tap:
-    tap.renewal = None
+    tap.answers.clear()
     return tap
 
 
 async def test_gone_is_loss_at_once(name: str, clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
     async with connect(name, clock) as locks:
-        tap = Tap(locks)
+        tap = locks.tap
         lease = await locks.lock("r").acquire()
-        tap.renewal = Lost()
+        tap.answers["renew"] = Lost()
         clock.advance(10.01)
         await eventually(lambda: lease.lost)
         await eventually(lambda: caplog.records)
@@ -157,8 +159,8 @@ async def test_a_pause_longer_than_the_ttl_is_seen_at_the_first_look(name: str, 
 
 async def test_a_late_answer_does_not_bring_a_lease_back(name: str, clock: ManualClock) -> None:
     async with connect(name, clock) as locks:
-        tap = Tap(locks)
-        gate = tap.hold_up["renew"] = Gate()
+        tap = locks.tap
+        gate = tap.hold_up("renew")
         lease = await locks.lock("r").acquire()
         renewal = spawn(lease.renew)
         await eventually(lambda: gate.arrived)
@@ -171,34 +173,34 @@ async def test_a_late_answer_does_not_bring_a_lease_back(name: str, clock: Manua
 
 async def test_a_renewal_by_hand_that_goes_unanswered(name: str, clock: ManualClock) -> None:
     async with connect(name, clock) as locks:
-        tap = Tap(locks)
+        tap = locks.tap
         async with locks.lock("r") as lease:
-            tap.renewal = Unknown("cut off")
+            tap.answers["renew"] = Unknown("cut off")
             clock.advance(5)
             with pytest.raises(StoreUnavailable, match=r"'r' went unanswered \(cut off\); the lease is lost in 24.7 s"):
                 await lease.renew()
             assert lease.state == "at risk"
-            tap.renewal = None
+            tap.answers.clear()
             await lease.renew()
             assert lease.state == "held"
 
 
 async def test_a_renewal_by_hand_at_a_store_that_is_gone(name: str, clock: ManualClock) -> None:
     async with connect(name, clock) as locks:
-        tap = Tap(locks)
+        tap = locks.tap
         async with locks.lock("r") as lease:
             tap.cut_off("renew")
             with pytest.raises(StoreUnavailable):
                 await lease.renew()
             assert lease.state == "at risk"
-            tap.fail.clear()
+            tap.heal()
 
 
 async def test_a_hanging_renewal_does_not_delay_the_news_of_a_loss(name: str, clock: ManualClock) -> None:
     told: list[str] = []
     async with connect(name, clock) as locks:
-        tap = Tap(locks)
-        gate = tap.hold_up["renew"] = Gate()
+        tap = locks.tap
+        gate = tap.hold_up("renew")
         slow = await locks.lock("slow", ttl=3, on_lost=lambda lease: told.append(lease.resource)).acquire()
         other = await locks.lock("other", ttl=30, on_lost=lambda lease: told.append(lease.resource)).acquire()
         clock.advance(1.01)
@@ -215,8 +217,8 @@ async def test_a_hanging_renewal_does_not_delay_the_news_of_a_loss(name: str, cl
 async def test_an_answer_after_the_release_changes_nothing(name: str, clock: ManualClock) -> None:
     events: list[Event] = []
     async with connect(name, clock, observers=[events.append]) as locks:
-        tap = Tap(locks)
-        gate = tap.hold_up["renew"] = Gate()
+        tap = locks.tap
+        gate = tap.hold_up("renew")
         async with locks.lock("r") as lease:
             clock.advance(10.01)
             await eventually(lambda: gate.arrived)
@@ -235,7 +237,7 @@ async def test_on_lost_that_raises_is_logged_and_stops_nobody(
 ) -> None:
     told: list[Lease] = []
     async with connect(name, clock) as locks:
-        tap = Tap(locks)
+        tap = locks.tap
         bad = await locks.lock("bad", ttl=3, on_lost=raising).acquire()
         good = await locks.lock("good", ttl=3, on_lost=told.append).acquire()
         clock.advance(4)
@@ -250,7 +252,7 @@ async def test_on_lost_that_raises_is_logged_and_stops_nobody(
 async def test_on_lost_is_called_once_whoever_finds_the_loss(way: str, name: str, clock: ManualClock) -> None:
     told: list[Lease] = []
     async with connect(name, clock) as locks:
-        tap = Tap(locks)
+        tap = locks.tap
         lease = await locks.lock("r", on_lost=told.append).acquire()
         if way == "exit":
             with pytest.raises(LeaseLost):
@@ -269,19 +271,21 @@ async def test_on_lost_is_called_once_whoever_finds_the_loss(way: str, name: str
                 with pytest.raises(LeaseLost):
                     await (lease.release() if way == "release" else lease.renew())
         await keeper_passes(locks, clock, tap)
+        await eventually(lambda: told)
         assert told == [lease]
 
 
 async def test_on_lost_is_called_when_the_store_says_not_yours(name: str, clock: ManualClock) -> None:
     told: list[Lease] = []
     async with connect(name, clock) as locks:
-        tap = Tap(locks)
-        tap.release_answer = False
+        tap = locks.tap
+        tap.answers["release"] = False
         lease = await locks.lock("r", on_lost=told.append).acquire()
         with pytest.raises(LeaseLost):
             await lease.release()
-        tap.release_answer = None
+        tap.answers.clear()
         await keeper_passes(locks, clock, tap)
+        await eventually(lambda: told)
         assert told == [lease]
 
 
@@ -300,7 +304,7 @@ async def test_wait_lost_ends_at_its_timeout_and_at_the_release(name: str, clock
 
 async def test_a_lost_lease_costs_the_store_nothing_more(name: str, clock: ManualClock) -> None:
     async with connect(name, clock) as locks:
-        tap = Tap(locks)
+        tap = locks.tap
         lease = await locks.lock("r").acquire()
         clock.advance(31)
         assert lease.lost
@@ -310,9 +314,9 @@ async def test_a_lost_lease_costs_the_store_nothing_more(name: str, clock: Manua
 
 
 async def test_levels_of_the_log(name: str, clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG, "holdfast")
+    caplog.set_level(logging.INFO, "holdfast")
     async with connect(name, clock) as locks:
-        tap = Tap(locks)
+        tap = locks.tap
         lease = await locks.lock("r", owner="web-3").acquire()
         await at_risk(clock, tap, lease)
         clock.advance(20)

@@ -9,8 +9,8 @@ import pytest
 
 from holdfast._async.client import Client
 from holdfast.core.urls import parse_url
-from tests.shell._async.kit import Tap, connect
-from tests.shell.clock import ManualClock
+from holdfast.testing.clock import ManualClock
+from tests.shell._async.kit import connect
 
 NO_NUMBERS: list[Any] = [True, False, "5", nan, inf, -inf, -1, []]
 
@@ -46,7 +46,7 @@ def ids(value: Any) -> str:
 @pytest.mark.parametrize(("option", "value"), BAD, ids=ids)
 async def test_lock_options(option: str, value: Any, name: str, clock: ManualClock) -> None:
     async with connect(name, clock) as locks:
-        tap = Tap(locks)
+        tap = locks.tap
         with pytest.raises(ValueError, match=RULES[option]) as caught:
             locks.lock("r", **{option: value})
         assert option in str(caught.value)
@@ -65,7 +65,7 @@ async def test_numbers_that_no_float_can_hold(option: str, digits: int, name: st
 @pytest.mark.parametrize("value", NO_NUMBERS, ids=ids)
 async def test_timeouts_of_calls(value: Any, name: str, clock: ManualClock) -> None:
     async with connect(name, clock) as locks:
-        tap = Tap(locks)
+        tap = locks.tap
         lock = locks.lock("r")
         with pytest.raises(ValueError, match="timeout must be"):
             await lock.acquire(timeout=value)

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import LeaseLost, NotHeld
-from tests.shell._async.kit import WAYS, Tap, Way, connect, is_free, keeper_passes
-from tests.shell._async.runtime import eventually
-from tests.shell.clock import ManualClock
+from holdfast.errors import AcquireTimeout, LeaseLost, NotHeld
+from holdfast.keeper import entries
+from holdfast.testing._async.runtime import eventually
+from holdfast.testing.clock import ManualClock
+from tests.shell._async.kit import WAYS, Way, connect, is_free, keeper_passes
 
 INTERRUPTS = (KeyboardInterrupt, SystemExit)
 
@@ -97,7 +98,7 @@ async def test_unanswered_release_raises_nothing_new(
     way: Way, error: BaseException | None, name: str, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with connect(name, clock) as locks:
-        tap = Tap(locks)
+        tap = locks.tap
         tap.cut_off("release")
         expected: Any = nullcontext() if error is None else pytest.raises(type(error))
         with expected as caught:
@@ -108,26 +109,27 @@ async def test_unanswered_release_raises_nothing_new(
         assert raised is error
         assert notes(raised) == []
         assert not lease.lost
+        await eventually(lambda: caplog.records)
         warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
         assert [record.levelname for record in warnings] == ["WARNING"]
         assert "'r'" in warnings[0].getMessage()
         assert "unanswered" in warnings[0].getMessage()
         assert not await is_free(locks, "r")
-        tap.fail.clear()
+        tap.heal()
         await eventually(lambda: tap.released, lambda: clock.advance(0.02))
         assert await is_free(locks, "r")
 
 
 async def test_keeper_repeats_an_unanswered_release_until_it_is_answered(name: str, clock: ManualClock) -> None:
     async with connect(name, clock) as locks:
-        tap = Tap(locks)
+        tap = locks.tap
         tap.cut_off("release")
         async with locks.lock("r"):
             pass
         for tries in range(2, 8):
-            await tap.count("releases", tries, lambda: clock.advance(0.02))
+            await tap.reached("releases", tries, lambda: clock.advance(0.02))
         assert clock.now() < 1_030
-        tap.fail.clear()
+        tap.heal()
         before = len(tap.releases)
         await eventually(lambda: len(tap.releases) > before, lambda: clock.advance(0.02))
         assert await is_free(locks, "r")
@@ -137,7 +139,7 @@ async def test_keeper_repeats_an_unanswered_release_until_it_is_answered(name: s
 
 async def test_keeper_gives_an_unanswered_release_up_at_the_deadline(name: str, clock: ManualClock) -> None:
     async with connect(name, clock) as locks:
-        tap = Tap(locks)
+        tap = locks.tap
         async with locks.lock("canary", ttl=300):
             tap.cut_off("release")
             async with locks.lock("r", ttl=3):
@@ -148,7 +150,7 @@ async def test_keeper_gives_an_unanswered_release_up_at_the_deadline(name: str, 
             clock.advance(97)
             await eventually(lambda: tap.renewals)  # the renewer has come past the release that was due before
             assert len(tap.releases) == tried
-            tap.fail.clear()
+            tap.heal()
 
 
 @all_ways
@@ -156,8 +158,8 @@ async def test_release_of_what_is_not_ours_raises_lease_lost(
     way: Way, name: str, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with connect(name, clock) as locks:
-        tap = Tap(locks)
-        tap.release_answer = False
+        tap = locks.tap
+        tap.answers["release"] = False
         with pytest.raises(LeaseLost, match="no longer had the claim"):
             async with await way(locks.lock("r")) as lease:
                 pass
@@ -169,7 +171,7 @@ async def test_release_of_what_is_not_ours_raises_lease_lost(
 @all_ways
 async def test_error_and_a_release_of_what_is_not_ours(way: Way, name: str, clock: ManualClock) -> None:
     async with connect(name, clock) as locks:
-        Tap(locks).release_answer = False
+        locks.tap.answers["release"] = False
         with pytest.raises(ZeroDivisionError) as caught:
             async with await way(locks.lock("r")):
                 raise ZeroDivisionError
@@ -179,7 +181,7 @@ async def test_error_and_a_release_of_what_is_not_ours(way: Way, name: str, cloc
 @all_ways
 async def test_interrupt_and_a_release_of_what_is_not_ours(way: Way, name: str, clock: ManualClock) -> None:
     async with connect(name, clock) as locks:
-        Tap(locks).release_answer = False
+        locks.tap.answers["release"] = False
         with pytest.raises(KeyboardInterrupt) as caught:
             async with await way(locks.lock("r")):
                 raise KeyboardInterrupt
@@ -189,7 +191,7 @@ async def test_interrupt_and_a_release_of_what_is_not_ours(way: Way, name: str, 
 @all_ways
 async def test_release_inside_the_with(way: Way, name: str, clock: ManualClock) -> None:
     async with connect(name, clock) as locks:
-        tap = Tap(locks)
+        tap = locks.tap
         async with await way(locks.lock("r")) as lease:
             await lease.release()
             assert await is_free(locks, "r")
@@ -200,7 +202,7 @@ async def test_release_inside_the_with(way: Way, name: str, clock: ManualClock) 
 
 async def test_releasing_twice_does_nothing(name: str, clock: ManualClock) -> None:
     async with connect(name, clock) as locks:
-        tap = Tap(locks)
+        tap = locks.tap
         lease = await locks.lock("r").acquire()
         await lease.release()
         await lease.release()
@@ -211,7 +213,7 @@ async def test_releasing_twice_does_nothing(name: str, clock: ManualClock) -> No
 
 async def test_releasing_a_lost_lease_raises_and_touches_nobody(name: str, clock: ManualClock) -> None:
     async with connect(name, clock) as locks, connect(name, clock) as others:
-        tap = Tap(locks)
+        tap = locks.tap
         old = await locks.lock("r").acquire()
         clock.advance(31)
         async with others.lock("r") as new:
@@ -237,6 +239,19 @@ async def test_the_body_never_starts_without_a_lease(name: str, clock: ManualClo
                 pytest.fail("entered a released lease")
 
 
+async def test_a_lost_lease_stays_lost_whoever_enters_it(name: str, clock: ManualClock) -> None:
+    async with connect(name, clock) as locks:
+        lease = await locks.lock("r").acquire()
+        clock.advance(31)
+        with pytest.raises(LeaseLost):
+            async with lease:
+                pytest.fail("entered a lost lease")
+        await keeper_passes(locks, clock, locks.tap)  # it finds a `with` that was left before it began
+        assert lease.lost
+        with pytest.raises(LeaseLost):
+            await lease.release()
+
+
 async def test_a_lease_is_entered_once_at_a_time(name: str, clock: ManualClock) -> None:
     async with connect(name, clock) as locks:
         async with locks.lock("r") as lease:
@@ -245,3 +260,22 @@ async def test_a_lease_is_entered_once_at_a_time(name: str, clock: ManualClock) 
                     pytest.fail("entered twice")
             lease.check()
         assert await is_free(locks, "r")
+
+
+async def test_failures_leave_no_entries_behind(name: str, clock: ManualClock) -> None:
+    # Nothing is held by these clients, so no keeper of theirs looks at what statements have left.
+    async with connect(name, clock) as locks, connect(name, clock) as other:
+        lease = await locks.lock("r", renew=False).acquire()
+        before = len(entries.left)
+        for _ in range(50):
+            with pytest.raises(AcquireTimeout):
+                async with other.lock("r", timeout=0):
+                    pytest.fail("entered without a lease")
+            with pytest.raises(AcquireTimeout):
+                async with other.lock_all("a", "r", timeout=0):
+                    pytest.fail("entered without a lease")
+            with pytest.raises(AcquireTimeout):
+                async with other.lock("r").acquire(timeout=0):
+                    pytest.fail("entered without a lease")
+        assert len(entries.left) <= before
+        await lease.release()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast._redis.replies import Names
+from holdfast.stores.redis.replies import Names
 from holdfast.testing.servers.redis import RedisServer
 from holdfast.testing.servers.redlock import RedlockServers
 

@@ -58,7 +58,7 @@ class Ledger:
                 run.executemany("INSERT INTO payments VALUES (?, ?, ?)", [(batch, *p) for p in payments(batch)])
 
     def is_settled(self, batch: int, fence: holdfast.Fence) -> bool:
-        """Tell whether a batch is settled, for a holder who goes on to settle it if not.
+        """Return whether a batch is settled, for a holder who goes on to settle it if not.
 
         Raises: StaleToken.
         """

@@ -38,7 +38,7 @@ class Plan(NamedTuple):
         return self.batches * 100_00
 
     def is_delivered_twice(self, batch: int) -> bool:
-        """Tell whether the queue delivers a batch to two workers, as queues do now and then."""
+        """Return whether the queue delivers a batch to two workers, as queues do now and then."""
         return batch % 8 == 3 and batch != self.freezes_at
 
 

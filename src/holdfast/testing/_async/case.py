@@ -8,29 +8,36 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from ..._async.acquire import acquire
+from ..._async.acquire import go_on
 from ..._async.client import Client
+from ..._async.engine import Engine
 from ..._async.lease import Lease
 from ..._async.lock import Lock
 from ..._async.runtime import FLAVOUR
 from ..._async.store import Store
 from ..._clock import Clock, SystemClock
-from ..._registry import find_store
-from ...core.claim import MAX, Claim, ClaimState, find
+from ...core.acquisition import Acquisition
+from ...core.cancel import Cancel
+from ...core.claim import MAX, Answer, Claim, ClaimState, find
 from ...core.urls import parse_url
+from ...errors import StoreUnavailable
+from ...keeper.entries import Entry
+from ...stores.registry import find_store
 from ..check import open_files
 from ..child import Child
 from ..clock import ManualClock
 from ..contract import Target
 from . import runtime
 from .runtime import Call, eventually
-from .tap import Tap
+from .tap import Tap, unanswered
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 # Real exchanges get far more time than they need: a busy machine must not look like a silent store.
 _IO_TIMEOUT = 30.0
+_LONG = 1e6
+_SOON = 100  # steps of the driven clock: 2 s, less than any ttl or waiting life
 
 
 class TappedClient(Client):
@@ -38,34 +45,63 @@ class TappedClient(Client):
 
     tap: Tap
 
-    def _begin(self) -> None:
-        super()._begin()
-        self.tap = Tap(self._store)
-        self._store = self._keeper.store = self._site.store = self.tap
+    def _make_store(self) -> Store:
+        self.tap = Tap(super()._make_store())
+        return self.tap
 
-    async def _acquire(self, lock: Lock, timeout: float | None) -> Lease:
-        lease = await super()._acquire(lock, timeout)
-        self.leases.append(lease)  # a law may end without its leases: close() has to find them
+
+class _Engine(Engine):
+    """A real engine that remembers its leases: a law may end without them, and close() has to find them."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.leases: list[Lease] = []
+
+    async def acquire(
+        self,
+        lock: Lock,
+        timeout: float | None,
+        entry: Entry | None = None,
+        cancel: Cancel | None = None,
+        endless: bool | None = None,
+    ) -> Lease:
+        """Take a lock."""
+        lease = await super().acquire(lock, timeout, entry, cancel, endless)
+        self.leases.append(lease)
         return lease
+
+
+class CaseClient(TappedClient):
+    """What a law uses: it keeps its leases alive, and can do what no client does."""
+
+    _engine: _Engine
+    _engine_kind = _Engine
 
     @property
     def leases(self) -> list[Lease]:
         """The leases that this client ever gave; clear it to drop them."""
-        found: list[Lease] = self.__dict__.setdefault("_leases", [])
-        return found
+        return self._engine.leases
 
     async def claim(self, claim: Claim, timeout: float | None = None) -> int:
         """Acquire any claim through the client's own loop, with weights and capacities that locks do not have."""
-        return (await acquire(self._site, claim, timeout))[0]
+        engine = self._engine
+        acquisition = Acquisition(claim, timeout, engine.now(), engine.limits)
+        try:
+            answer: Answer | StoreUnavailable
+            try:
+                answer = await engine.store.claim(claim, timeout != 0)
+            except StoreUnavailable as error:
+                answer = error
+            return (await go_on(engine, acquisition, answer)).token
+        except BaseException as error:
+            await engine._abandon(acquisition, None, error)
+            raise
 
     async def orphan(self) -> None:
         """Stop keeping without a release, as a crash does."""
-        self._keeper.closed = True
-        self._keeper._wake.set()
-        self._keeper._work.set()
-        for activity in (self._keeper._watcher, self._keeper._renewer):
-            if activity is not None:
-                await activity.join(runtime.LIMIT)
+        keeper = self._engine.keeper
+        keeper.attend = lambda: keeper.now() + _LONG  # type: ignore[method-assign]
+        self.tap.before["renew"] = unanswered
 
 
 class Case:
@@ -79,7 +115,7 @@ class Case:
         self.driven = target.driven
         self._manual = ManualClock()
         self.clock: Clock = self._manual if target.driven else SystemClock()
-        self._clients: list[TappedClient] = []
+        self._clients: list[CaseClient] = []
         self._stores: list[Store] = []
         self._calls: list[Call[Any]] = []
         self._children: list[Child] = []
@@ -93,11 +129,11 @@ class Case:
 
     # -- who takes part
 
-    async def client(self, *, real: bool = False, io_timeout: float = _IO_TIMEOUT, **options: Any) -> TappedClient:
+    async def client(self, *, real: bool = False, io_timeout: float = _IO_TIMEOUT, **options: Any) -> CaseClient:
         """Make a client; `real` ones live by the real clock, beside other processes."""
         options.setdefault("namespace", self.namespace)
         clock = SystemClock() if real else self.clock
-        client = TappedClient(parse_url(self.url), io_timeout=io_timeout, clock=clock, **options)
+        client = CaseClient(parse_url(self.url), io_timeout=io_timeout, clock=clock, **options)
         self._clients.append(client)
         return client
 
@@ -125,13 +161,17 @@ class Case:
         self._calls.append(call)
         return call
 
-    def child(self, part: str, **arguments: Any) -> Child:
-        """Start another process of this flavour that plays a part of parts.py."""
-        child = Child(self.folder, FLAVOUR, part, url=self.url, namespace=self.namespace, **arguments)
+    def child(self, role: str, **arguments: Any) -> Child:
+        """Start another process of this flavour that plays a role of child_roles.py."""
+        child = Child(self.folder, FLAVOUR, role, url=self.url, namespace=self.namespace, **arguments)
         self._children.append(child)
         return child
 
     # -- time
+
+    def drive(self, seconds: float) -> None:
+        """Move the driven clock, from any thread."""
+        self._manual.advance(seconds)
 
     async def advance(self, seconds: float) -> None:
         """Let time pass: at one stroke where it is driven, else by waiting for it."""
@@ -142,13 +182,7 @@ class Case:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Let time pass, in steps as small as the pauses between two tries, until it has come true."""
-
-        async def stepped() -> bool:
-            if self.driven and not condition():
-                self._manual.advance(0.02)
-            return condition()
-
-        await eventually(stepped)
+        await eventually(condition, (lambda: self._manual.advance(0.02)) if self.driven else None)
 
     def step_wall(self, seconds: float) -> None:
         """Move the wall clock alone."""
@@ -164,14 +198,6 @@ class Case:
         """Return who waits for a resource."""
         return [claim for claim in await self._claims(resource) if not claim.token]
 
-    async def holding(self, count: int, resource: str = "r") -> None:
-        """Wait until that many hold the resource, as others see it."""
-
-        async def counted() -> bool:
-            return len(await self.holders(resource)) == count
-
-        await eventually(counted)
-
     async def waiting(self, count: int, resource: str = "r") -> None:
         """Wait until that many stand in line, as others see it."""
 
@@ -183,9 +209,12 @@ class Case:
     async def nothing_left(self, resource: str = "r") -> None:
         """Demand that soon nobody holds or waits, and that the resource can be had by asking once."""
         client = await self.client()
+        steps = iter(range(_SOON))
 
         async def free() -> bool:
             if await self._claims(resource):
+                if self.driven and next(steps, None) is not None:  # whoever goes on trying pauses between two tries
+                    self._manual.advance(0.02)
                 return False
             # Still refused: a call that its caller has given up, but the store has not yet seen.
             lease = await client.lock(resource, ttl=60).try_acquire()
@@ -237,7 +266,7 @@ async def _play(function: Callable[[Case], Any], target: Target, folder: Path) -
         await case.close()
     await eventually(lambda: not runtime.running() - ran)
     try:
-        await eventually(lambda: set(open_files()) <= set(opened), 2.0)  # some libraries close in the background
+        await eventually(lambda: set(open_files()) <= set(opened), limit=2.0)  # some libraries close in the background
     except AssertionError:
         left = open_files()
         raise AssertionError(f"left open: {[left[number] for number in set(left) - set(opened)]}") from None

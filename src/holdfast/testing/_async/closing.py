@@ -8,6 +8,7 @@ from ..law import law
 from . import runtime
 from .case import Case
 from .runtime import eventually
+from .tap import times, unanswered
 
 
 @law(14)
@@ -60,14 +61,21 @@ async def close_may_be_called_twice(case: Case) -> None:
 
 @law(14)
 async def close_ends_threads_tasks_and_sockets(case: Case) -> None:
-    """After close() nothing of the client runs and no file or socket of it is open, although it renewed and waited."""
+    """After close() nothing of the client runs and no file or socket of it is open, although it renewed, waited, and
+    released in the background.
+    """
     store = await case.store()
     await store.claim(case.claim("busy", ttl=100))
     await store.close()  # its claim stays; SQLite keeps files open while another connection of the process has them
     ran, opened = runtime.running(), open_files()
     client = await case.client()
-    lease = await client.lock("r", ttl=60).acquire()
+    lease = await client.lock("r", ttl=case.ttl).acquire()
     await lease.renew()
+    await case.advance(case.ttl / 3)
+    await client.tap.reached("renewals", 2)
+    client.tap.before["release"] = times(1, unanswered)
+    await (await client.lock("r2", ttl=60).acquire()).release()
+    await case.until(lambda: "r2" in client.tap.released)
     call = case.spawn(client.lock("busy", ttl=60).acquire)
     await eventually(lambda: client.tap.count("wait") > 0)
     await client.close()
@@ -83,6 +91,7 @@ async def unused_client_costs_nothing(case: Case) -> None:
     ran, opened = runtime.running(), open_files()
     client = await case.client()
     client.lock("r", ttl=60)
+    await runtime.pause(0.02)  # time for a thread that would begin
     assert client.tap.calls == []
     assert runtime.running() <= ran
     assert len(open_files()) <= len(opened)

@@ -138,7 +138,7 @@ async def killed_leader_is_followed_by_the_next(case: Case) -> None:
     await eventually(lambda: client.tap.count("wait") > 0)
     assert candidate.terms == []
     child.kill()
-    await eventually(lambda: bool(candidate.terms), case.real_ttl + case.capabilities.waiting_life + 1.0)
+    await eventually(lambda: bool(candidate.terms), limit=case.real_ttl + case.capabilities.waiting_life + 1.0)
     assert candidate.terms[0].token > child.said[0][1]
     candidate.resign()
     await candidate.call.join()

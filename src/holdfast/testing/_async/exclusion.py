@@ -8,7 +8,7 @@ from ...core.claim import MAX, Granted, Waiting
 from ..check import Ledger
 from ..law import law
 from . import runtime
-from .case import Case, TappedClient
+from .case import Case, CaseClient
 
 _WORKERS = 6
 _ROUNDS = 15
@@ -19,7 +19,7 @@ async def exclusive_grants_do_not_overlap(case: Case) -> None:
     """Of many workers that lock the same resource, one at a time is inside."""
     ledger = Ledger()
 
-    async def work(client: TappedClient, name: str) -> None:
+    async def work(client: CaseClient, name: str) -> None:
         for _ in range(_ROUNDS):
             async with client.lock("r", ttl=60, timeout=60):
                 ledger.enter(name, MAX, MAX)
@@ -42,7 +42,7 @@ async def granted_weight_never_exceeds_capacity(case: Case) -> None:
     """However weights, capacities and fairness are mixed, a claim is granted only if it fits beside the others."""
     ledger = Ledger()
 
-    async def work(client: TappedClient, random: Random) -> None:
+    async def work(client: CaseClient, random: Random) -> None:
         for _ in range(_ROUNDS):
             fair = random.random() < 0.7 if case.capabilities.unfair else True
             if random.random() < 0.25:

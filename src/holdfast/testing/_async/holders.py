@@ -22,7 +22,8 @@ async def stranger_can_neither_renew_nor_release(case: Case) -> None:
     (seen,) = await case.holders()
     assert isinstance(granted, Granted)
     assert (seen.holder, seen.token) == (mine.holder, granted.token)
-    assert isinstance(await store.renew([mine]), list)
+    (renewed,) = await store.renew([mine])
+    assert isinstance(renewed, Renewed)
     assert await store.release("r", mine.holder) is True
 
 

@@ -8,7 +8,7 @@ from ..._async.lease import Lease
 from ...errors import AcquireTimeout, LeaseLost
 from ..check import raises
 from ..law import law
-from .case import Case, TappedClient
+from .case import Case, CaseClient
 from .runtime import eventually
 from .tap import times, unanswered
 
@@ -16,7 +16,7 @@ from .tap import times, unanswered
 class _Work:
     """Work that is counted and held up until it is told to go on. Its result is the token that it ran under."""
 
-    def __init__(self, client: TappedClient, ttl: float = 60, **options: Any) -> None:
+    def __init__(self, client: CaseClient, ttl: float = 60, **options: Any) -> None:
         self.runs: list[int] = []
         self.may_end = False
         self.error: Exception | None = None

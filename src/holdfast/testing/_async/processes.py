@@ -17,7 +17,7 @@ async def processes_exclude_each_other(case: Case) -> None:
     children = [case.child("contend", ttl=60, rounds=25, inside=inside) for _ in range(3)]
     tokens: list[int] = []
     for child in children:
-        await eventually(lambda child=child: child.ended, 60)  # type: ignore[misc]
+        await eventually(lambda child=child: child.ended, limit=60)  # type: ignore[misc]
         assert child.said[0][0] == "tokens"
         tokens += child.said[0][1]
         assert child.said[0][1] == sorted(child.said[0][1])

@@ -11,10 +11,11 @@ from functools import partial
 from itertools import count
 from typing import Any, Generic, ParamSpec, TypeVar
 
+from ..check import vain
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
-FLAVOUR = "async"
 LIMIT = 10.0  # real seconds after which what should happen is taken not to happen
 _LOOK = 0.002
 
@@ -28,7 +29,7 @@ class Call(Generic[T]):
 
     @property
     def done(self) -> bool:
-        """Tell whether it has returned or raised."""
+        """Return whether it has returned or raised."""
         return self._task.done()
 
     async def join(self, limit: float | None = None) -> T:
@@ -50,6 +51,23 @@ async def _awaited(start: Callable[[], Awaitable[T]]) -> T:
 def spawn(function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> Call[T]:
     """Let a call run at the same time as this one, as an actor of its own."""
     return Call(lambda: function(*args, **kwargs), getattr(function, "__name__", "call"))
+
+
+class Gate:
+    """Holds up whoever comes, until it is opened."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+        self.arrived = 0
+
+    def open(self) -> None:
+        """Let everybody through, now and later."""
+        self._event.set()
+
+    async def wait(self) -> None:
+        """Come to the gate, and go on when it is open."""
+        self.arrived += 1
+        await self._event.wait()
 
 
 class _Cancelled:
@@ -100,8 +118,20 @@ async def cancelled_at(point: int, start: Callable[[], Awaitable[Any]], patience
     return False
 
 
-async def eventually(condition: Callable[[], bool | Awaitable[bool]], limit: float | None = None) -> None:
-    """Wait for something that must come true, however slow the machine is."""
+async def eventually(
+    condition: Callable[[], object],
+    drive: Callable[[], object] | None = None,
+    *,
+    limit: float | None = None,
+    complaint: Callable[[], str] | None = None,
+) -> None:
+    """Wait for something that must come true, however slow the machine is. The condition may be a coroutine function.
+
+    `drive` is called before every further look: to move a clock, say. `complaint` is asked only when all hope is gone,
+    so that it can show a log; without it the source of the condition is shown.
+
+    Raises: AssertionError if it has not come true within the limit.
+    """
     limit = limit or LIMIT
     give_up = time.monotonic() + limit
     while True:
@@ -110,8 +140,48 @@ async def eventually(condition: Callable[[], bool | Awaitable[bool]], limit: flo
             found = await found
         if found:
             return
-        assert time.monotonic() < give_up, f"did not come true within {limit:g} s: {inspect.getsource(condition)}"
+        if time.monotonic() >= give_up:
+            raise AssertionError(vain(limit, condition, complaint))
+        if drive is not None:
+            drive()
         await asyncio.sleep(_LOOK)
+
+
+class Hooks:
+    """Calls hooks, which are coroutine functions, for threads that are none of the loop's."""
+
+    def __init__(self) -> None:
+        try:
+            self._loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+        except RuntimeError:
+            self._loop = None
+
+    def call(self, hook: Callable[[], Awaitable[None]] | None) -> None:
+        """Have the loop run a hook, and wait for it."""
+        if hook is None:
+            return
+        assert self._loop is not None, "made outside of a loop"
+        asyncio.run_coroutine_threadsafe(_awaited(hook), self._loop).result(LIMIT)
+
+
+async def crowd(function: Callable[[], Awaitable[T]], count: int) -> list[Call[T]]:
+    """Have so many calls under way at the same time in this thread."""
+    calls = [spawn(function) for _ in range(count)]
+    await asyncio.sleep(0)
+    return calls
+
+
+def fill_executor() -> Callable[[], Awaitable[None]]:
+    """Take every thread of the default executor; return what gives them back."""
+    loop, end = asyncio.get_running_loop(), threading.Event()
+    taken = [loop.run_in_executor(None, end.wait) for _ in range(100)]
+
+    async def release() -> None:
+        end.set()
+        await asyncio.gather(*taken)
+        await loop.shutdown_default_executor()
+
+    return release
 
 
 async def pause(seconds: float) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from ..._async.multi import Leases
 from ...errors import AcquireTimeout, Deadlock, LeaseLost
 from ..check import raises
 from ..law import law
-from .case import Case, TappedClient
+from .case import Case, CaseClient
 from .runtime import eventually
 
 
@@ -43,7 +41,7 @@ async def _meet(case: Case, order: str) -> None:
     for holder in holders:
         await store.claim(holder)
 
-    async def take(client: TappedClient, *names: str) -> None:
+    async def take(client: CaseClient, *names: str) -> None:
         async with client.lock_all(*names, order=order, ttl=60) as leases:
             leases.check()
 
@@ -97,7 +95,7 @@ async def loss_of_one_is_loss_of_all(case: Case) -> None:
         await case.nothing_left(name)
 
 
-async def _refused(client: TappedClient, *paths: str) -> list[str]:
+async def _refused(client: CaseClient, *paths: str) -> list[str]:
     """Return those of the paths that cannot be had now."""
     found = []
     for path in paths:
@@ -154,7 +152,7 @@ async def children_do_not_starve_their_parent(case: Case) -> None:
 class _Actor:
     """Takes one lock, and when it is told to, another; then gives both back."""
 
-    def __init__(self, case: Case, client: TappedClient, first: str, second: str) -> None:
+    def __init__(self, case: Case, client: CaseClient, first: str, second: str) -> None:
         self.has_first = self.may_go = False
         self.client = client
         self.call = case.spawn(self._run, first, second)
@@ -166,10 +164,10 @@ class _Actor:
             async with self.client.lock(second, ttl=60):
                 pass
 
-    async def waits(self, condition: Callable[[], bool] = lambda: True) -> None:
+    async def waits(self) -> None:
         """Let it ask for the second, and wait until it stands in line."""
         self.may_go = True
-        await eventually(lambda: self.client.tap.count("wait") > 0 and condition())
+        await eventually(lambda: self.client.tap.count("wait") > 0)
 
 
 @law(12, "fair")

@@ -56,16 +56,21 @@ async def nested_read_shares_although_a_writer_waits(case: Case) -> None:
 
 @law(1, "shared")
 async def reader_does_not_become_a_writer(case: Case) -> None:
-    """Asking for all of what one has a share of raises at once; the share stays, and excludes writers."""
+    """Whoever has a share and would wait for all of it for ever is told at once, and keeps the share."""
     client, other = await case.client(), await case.client()
     catalog = client.rwlock("r", ttl=60)
-    async with catalog.read() as lease:
-        with raises(Deadlock) as caught:
-            await catalog.write().acquire(timeout=0)
-        assert caught.error.token == lease.token
-        lease.check()
-        assert await other.rwlock("r", ttl=60).write().try_acquire() is None
-        assert await other.rwlock("r", ttl=60).read().try_acquire() is not None
+
+    async def ask_for_more() -> None:
+        async with catalog.read() as lease:
+            with raises(Deadlock) as caught:
+                await catalog.write().acquire()
+            assert caught.error.token == lease.token
+            assert await catalog.write().try_acquire() is None
+            lease.check()
+            assert await other.rwlock("r", ttl=60).write().try_acquire() is None
+            assert await other.rwlock("r", ttl=60).read().try_acquire() is not None
+
+    await case.spawn(ask_for_more).join()
 
 
 @law(1, "shared")

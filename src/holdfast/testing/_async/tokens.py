@@ -7,11 +7,11 @@ from itertools import pairwise
 from ...core.claim import Granted
 from ...core.queue import TOKEN_LIMIT
 from ..law import law
-from .case import Case, TappedClient
+from .case import Case, CaseClient
 from .runtime import eventually
 
 
-async def _token(client: TappedClient, ttl: float) -> int:
+async def _token(client: CaseClient, ttl: float) -> int:
     async with client.lock("r", ttl=ttl, timeout=60) as lease:
         return lease.token
 
@@ -31,7 +31,7 @@ async def tokens_are_unique_among_contenders(case: Case) -> None:
     """Tokens of contending workers are unique and rise in the order of the grants."""
     tokens: list[int] = []
 
-    async def work(client: TappedClient) -> None:
+    async def work(client: CaseClient) -> None:
         for _ in range(15):
             async with client.lock("r", ttl=60, timeout=60) as lease:
                 tokens.append(lease.token)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from ...core.claim import MAX, find
+from typing import Any
+
+from ...core.claim import MAX, Waiting, find
 from ..check import ROUNDING
 from ..law import law
 from . import runtime
 from .case import Case
+from .runtime import Call
 
 _FAR = 1e6
 
@@ -52,16 +55,18 @@ async def inspect_lists_by_prefix(case: Case) -> None:
 
 @law(1)
 async def inspect_changes_nothing(case: Case) -> None:
-    """Looking leaves holders, waiters and tokens as they are."""
+    """Looking leaves holders, waiters and tokens as they are, and prolongs nothing."""
     store = await case.store()
     for _ in range(2):
         await store.claim(case.claim(ttl=60))
-    before = find(await store.inspect(), "r")
-    after = find(await store.inspect(), "r")
+    before, after = [find(await store.inspect(), "r") for _ in range(2)]
     assert before is not None
     assert after is not None
-    assert [claim.holder for claim in before.holders] == [claim.holder for claim in after.holders]
-    assert [claim.holder for claim in before.waiters] == [claim.holder for claim in after.waiters]
+    assert before.token == after.token
+    assert (len(before.holders), len(before.waiters)) == (len(after.holders), len(after.waiters)) == (1, 1)
+    for earlier, later in zip((*before.holders, *before.waiters), (*after.holders, *after.waiters), strict=True):
+        assert (earlier.holder, earlier.token) == (later.holder, later.token)
+        assert later.left <= earlier.left + ROUNDING
 
 
 @law(8)
@@ -95,11 +100,20 @@ async def watch_returns_at_its_end_and_when_interrupted(case: Case) -> None:
     store = await case.store()
     await store.claim(case.claim(ttl=1000))
     seen = find(await store.inspect("r"), "r")
-    call = case.spawn(store.watch, "r", seen, case.clock.now() + 0.3)
+    mine = case.claim()
+    answer = await store.claim(mine)
+    assert isinstance(answer, Waiting)
+
+    def start(until: float) -> list[Call[Any]]:
+        return [case.spawn(store.watch, "r", seen, until), case.spawn(store.wait, mine, answer, until)]
+
+    calls = start(case.clock.now() + 0.3)
     await case.advance(0.4)
-    await case.until(lambda: call.done)
-    await call.join()
-    call = case.spawn(store.watch, "r", seen, case.clock.now() + _FAR)
+    for call in calls:
+        await case.until(lambda call=call: call.done)  # type: ignore[misc]
+        await call.join()
+    calls = start(case.clock.now() + _FAR)
     await runtime.pause(0.02)
     store.interrupt()
-    await call.join()
+    for call in calls:
+        await call.join()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...core.claim import Claim, Granted, Waiting
 from ..law import law
 from . import runtime
-from .case import Case, TappedClient
+from .case import Case, CaseClient
 from .runtime import Call, eventually
 
 _FAR = 1e6
@@ -59,7 +59,7 @@ async def waiters_are_served_in_order_of_arrival(case: Case) -> None:
     await store.claim(holder)
     served: list[int] = []
 
-    async def wait(client: TappedClient, number: int) -> None:
+    async def wait(client: CaseClient, number: int) -> None:
         async with client.lock("r", ttl=60):
             served.append(number)
 
@@ -125,7 +125,7 @@ class _Line:
 
     def __init__(self, case: Case) -> None:
         self.case = case
-        self.clients: list[TappedClient] = []
+        self.clients: list[CaseClient] = []
         self.calls: list[Call[int]] = []
 
     async def join(self, *claims: Claim) -> None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 import threading
 import time
 from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar
 
+from ..check import vain
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
-FLAVOUR = "sync"
 LIMIT = 10.0  # real seconds after which what should happen is taken not to happen
 _LOOK = 0.002
 
@@ -34,7 +34,7 @@ class Call(Generic[T]):
 
     @property
     def done(self) -> bool:
-        """Tell whether it has returned or raised."""
+        """Return whether it has returned or raised."""
         return not self._thread.is_alive()
 
     def join(self, limit: float | None = None) -> T:
@@ -55,18 +55,69 @@ def spawn(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Call[T
     return Call(lambda: function(*args, **kwargs), getattr(function, "__name__", "call"))
 
 
+class Gate:
+    """Holds up whoever comes, until it is opened."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self.arrived = 0
+
+    def open(self) -> None:
+        """Let everybody through, now and later."""
+        self._event.set()
+
+    def wait(self) -> None:
+        """Come to the gate, and go on when it is open."""
+        self.arrived += 1
+        assert self._event.wait(LIMIT), "nobody opened the gate"
+
+
 def cancelled_at(point: int, start: Callable[[], Any], patience: float | None = None) -> bool:
     """Say that this flavour cannot; the laws that need it are not for it."""
     raise NotImplementedError("a thread cannot be cancelled from outside")
 
 
-def eventually(condition: Callable[[], bool], limit: float | None = None) -> None:
-    """Wait for something that must come true, however slow the machine is."""
+def eventually(
+    condition: Callable[[], object],
+    drive: Callable[[], object] | None = None,
+    *,
+    limit: float | None = None,
+    complaint: Callable[[], str] | None = None,
+) -> None:
+    """Wait for something that must come true, however slow the machine is.
+
+    `drive` is called before every further look: to move a clock, say. `complaint` is asked only when all hope is gone,
+    so that it can show a log; without it the source of the condition is shown.
+
+    Raises: AssertionError if it has not come true within the limit.
+    """
     limit = limit or LIMIT
     give_up = time.monotonic() + limit
     while not condition():
-        assert time.monotonic() < give_up, f"did not come true within {limit:g} s: {inspect.getsource(condition)}"
+        if time.monotonic() >= give_up:
+            raise AssertionError(vain(limit, condition, complaint))
+        if drive is not None:
+            drive()
         time.sleep(_LOOK)
+
+
+class Hooks:
+    """Calls hooks."""
+
+    def call(self, hook: Callable[[], None] | None) -> None:
+        """Call a hook."""
+        if hook is not None:
+            hook()
+
+
+def crowd(function: Callable[[], T], count: int) -> list[Call[T]]:
+    """Do nothing: in a thread one call is under way at a time."""
+    return []
+
+
+def fill_executor() -> Callable[[], None]:
+    """Do nothing: there is no executor."""
+    return lambda: None
 
 
 def pause(seconds: float) -> None:

@@ -1,1 +1,1 @@
-"""Faults that can be made on one machine: networks that misbehave, clocks that jump."""
+"""Faults that can be made on one machine: networks that misbehave."""

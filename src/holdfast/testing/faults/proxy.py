@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Literal, Self
 
 Mode = Literal["pass", "hold", "drop"]
+_HOST = "127.0.0.1"
 _CHUNK = 65536
 _RESET = struct.pack("ii", 1, 0)  # linger for no time: the kernel sends RST instead of FIN
 
@@ -42,8 +43,8 @@ class Proxy:
         proxy.refuse = True           # and new ones are turned away
     """
 
-    def __init__(self, port: int, host: str = "127.0.0.1") -> None:
-        self._target = (host, port)
+    def __init__(self, port: int) -> None:
+        self._target = (_HOST, port)
         self.up = Direction()
         self.down = Direction()
         self.refuse = False
@@ -70,7 +71,7 @@ class Proxy:
     def __enter__(self) -> Self:
         self._thread.start()
         self._server = asyncio.run_coroutine_threadsafe(
-            asyncio.start_server(self._accept, "127.0.0.1", self.port), self._loop
+            asyncio.start_server(self._accept, _HOST, self.port), self._loop
         ).result()
         self.port = self._server.sockets[0].getsockname()[1]
         return self

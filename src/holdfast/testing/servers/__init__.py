@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-_START_SECONDS = 20.0
+from .._sync.runtime import eventually
+from .ports import PORTS
+
+START_SECONDS = 20.0
 _STOP_SECONDS = 10.0
 
 
@@ -34,12 +34,8 @@ def find(program: str) -> str:
 
 
 def free_port() -> int:
-    """Return a port of loopback that nobody listens on right now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-        assert isinstance(port, int)
-        return port
+    """Return a port of loopback that nobody listens on, and that no other test gets while this process lives."""
+    return PORTS.take()
 
 
 class Server:
@@ -51,11 +47,18 @@ class Server:
     program = ""
 
     def __init__(self) -> None:
-        self.executable = find(self.program)
+        self.executable = self.find()
         self.port = free_port()
         self._temporary = tempfile.TemporaryDirectory(prefix=f"holdfast-{self.program}-")
         self.folder = Path(self._temporary.name)
         self._process: subprocess.Popen[bytes] | None = None
+
+    def find(self) -> str:
+        """Return the path of its program.
+
+        Raises: Missing, with what to install.
+        """
+        return find(self.program)
 
     @property
     def url(self) -> str:
@@ -67,7 +70,7 @@ class Server:
         raise NotImplementedError
 
     def answers(self) -> bool:
-        """Tell whether it serves."""
+        """Return whether it serves."""
         raise NotImplementedError
 
     @property
@@ -82,6 +85,11 @@ class Server:
         path = self.folder / "log"
         return path.read_text(errors="replace") if path.exists() else ""
 
+    @property
+    def log_end(self) -> str:
+        """The end of it, for a complaint."""
+        return self.log[-2000:]
+
     def start(self, *, wait: bool = True) -> Self:
         """Start it; returns when it answers. `wait=False` is for members of a cluster, which answer only together."""
         with (self.folder / "log").open("ab") as log:
@@ -94,22 +102,25 @@ class Server:
                 start_new_session=True,  # Ctrl-C at the terminal is for the tests, which then stop it in order
             )
         if wait:
-            self.wait_ready()
+            try:
+                self.wait_ready()
+            except BaseException:
+                self.kill()
+                raise
         return self
 
     def wait_ready(self) -> None:
         """Return when it answers."""
-        assert self._process is not None
-        eventually(
-            lambda: self.alive and self.answers(),
-            f"{self.program} on port {self.port} did not answer",
-            give_up=lambda: not self.alive,
-            log=lambda: self.log,
-        )
+
+        def ready() -> bool:
+            assert self.alive, f"{self!r} has ended\n{self.log_end}"
+            return self.answers()
+
+        eventually(ready, limit=START_SECONDS, complaint=lambda: f"{self!r} did not answer\n{self.log_end}")
 
     @property
     def alive(self) -> bool:
-        """Tell whether its process runs (or is paused)."""
+        """Return whether its process runs (or is paused)."""
         return self._process is not None and self._process.poll() is None
 
     def send(self, number: int) -> None:
@@ -146,10 +157,15 @@ class Server:
     def close(self) -> None:
         """End it for good and remove its folder."""
         self.kill()
+        PORTS.give_back(self.port)
         self._temporary.cleanup()
 
     def __enter__(self) -> Self:
-        return self if self.alive else self.start()
+        try:
+            return self if self.alive else self.start()
+        except BaseException:
+            self.close()
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -158,22 +174,3 @@ class Server:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} on port {self.port}, {'running' if self.alive else 'down'}>"
-
-
-def eventually(
-    condition: Callable[[], bool],
-    complaint: str,
-    *,
-    seconds: float = _START_SECONDS,
-    give_up: Callable[[], bool] = lambda: False,
-    log: Callable[[], str] = lambda: "",
-) -> None:
-    """Wait for something that must come true.
-
-    Raises: TimeoutError with the complaint and the end of the log; at once if `give_up` says that waiting is pointless.
-    """
-    until = time.monotonic() + seconds
-    while not condition():
-        if give_up() or time.monotonic() > until:
-            raise TimeoutError(f"{complaint} within {seconds:g} s\n{log()[-2000:]}")
-        time.sleep(0.01)

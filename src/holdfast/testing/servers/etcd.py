@@ -13,8 +13,10 @@ from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any, Self
 
+from .._sync.runtime import eventually
 from ..faults.proxy import Proxy
-from . import Server, eventually, find, free_port
+from . import START_SECONDS, Server, find, free_port
+from .ports import PORTS
 
 
 class EtcdServer(Server):
@@ -67,6 +69,11 @@ class EtcdServer(Server):
             *(["--cert-file", "server.pem", "--key-file", "server.key"] if self.tls else []), *self.arguments,
         ]  # fmt: skip
 
+    def close(self) -> None:
+        """See Server."""
+        super().close()
+        PORTS.give_back(self.peer_port)
+
     def answers(self) -> bool:
         """See Server."""
         try:
@@ -96,7 +103,7 @@ class EtcdServer(Server):
         self.ask("auth/enable")
 
     def leads(self) -> bool:
-        """Tell whether it is the leader, as it sees it."""
+        """Return whether it is the leader, as it sees it."""
         try:
             status = self.ask("maintenance/status")
         except OSError:
@@ -139,7 +146,7 @@ class EtcdCluster:
         """Return when all members answer, and one of them leads."""
         for member in self.members:
             member.wait_ready()
-        eventually(lambda: self.leader is not None, "no leader was elected")
+        eventually(lambda: self.leader is not None, limit=START_SECONDS)
 
     @property
     def leader(self) -> EtcdServer | None:
@@ -155,7 +162,7 @@ class EtcdCluster:
     def new_leader(self, old: EtcdServer) -> EtcdServer:
         """Wait until another member leads."""
         others = [member for member in self.members if member is not old and member.alive]
-        eventually(lambda: any(member.leads() for member in others), "no other leader was elected")
+        eventually(lambda: any(member.leads() for member in others), limit=START_SECONDS)
         return next(member for member in others if member.leads())
 
     @contextmanager
@@ -175,7 +182,11 @@ class EtcdCluster:
                 way.banned.clear()
 
     def __enter__(self) -> Self:
-        return self.start()
+        try:
+            return self.start()
+        except BaseException:
+            self._stack.close()
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

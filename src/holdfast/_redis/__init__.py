@@ -1,1 +1,0 @@
-"""What both flavours of the Redis stores share: pure, or blocking nobody."""

@@ -1,1 +1,0 @@
-"""The embedded store's blocking half, the same for both flavours: asyncio calls it from a thread of its own."""

@@ -1,0 +1,105 @@
+"""The side of a store that the keeper calls, and how it is opened, shared and closed.
+
+Several activities call it at the same time, and any of them may be in the middle of a call when the client ends. It is
+closed once, by whoever is the last to leave it: a call notes itself before it looks whether it may go on, so either it
+is refused, or it is waited for.
+"""
+
+from __future__ import annotations
+
+from _thread import allocate_lock, get_ident
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from ..core.claim import Claim, Renewal
+from ..core.promises import Capabilities
+from ..errors import StoreUnavailable
+
+
+class Blocking(Protocol):
+    """The side of a store that the keeper calls, from any of its threads. It never touches an event loop."""
+
+    def renew(self, claims: Sequence[Claim], limit: float, /) -> list[Renewal]:
+        """Prolong granted claims; see Store. Takes `limit` seconds at most, if that is less than io_timeout."""
+        ...
+
+    def release(self, resource: str, holder: str, keep: float, /) -> bool:
+        """End a granted claim or withdraw a waiting one; see Store."""
+        ...
+
+    def ready(self) -> object:
+        """Open what can be opened before it is needed."""
+        ...
+
+    def close(self) -> None:
+        """Give up connections, threads and sockets of this side."""
+        ...
+
+
+class Side(NamedTuple):
+    """A blocking side that is made of functions."""
+
+    renew: Callable[[Sequence[Claim], float], list[Renewal]]
+    release: Callable[[str, str, float], bool]
+    close: Callable[[], None]
+    ready: Callable[[], object] = bool  # opens it; by default there is nothing to open
+
+
+class Store(Protocol):
+    """What the keeper knows of a store, in either flavour."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the store can do and promises."""
+        ...
+
+    def blocking(self) -> Blocking:
+        """Return what the keeper's threads may call."""
+        ...
+
+
+class StoreSide:
+    """The blocking side of one client's store."""
+
+    __slots__ = ("_calling", "_leaving", "_namespace", "_opening", "_store", "made")
+
+    def __init__(self, store: Store, namespace: str) -> None:
+        self._store = store
+        self._namespace = namespace
+        self._opening = allocate_lock()
+        self._calling: dict[int, None] = {}  # the threads that are in a call of it
+        self._leaving = False  # nobody may call it any more
+        self.made: Blocking | None = None
+
+    def make(self) -> Blocking:
+        """Return it; it is made by the first who asks."""
+        with self._opening:
+            if self.made is None:
+                self.made = self._store.blocking()
+            return self.made
+
+    def call(self, verb: str, arguments: tuple[Any, ...]) -> Any:
+        """Call one of its verbs; `close` waits for nobody.
+
+        Raises: StoreError.
+        """
+        if verb == "close":
+            self._leaving = True
+            return self._close()
+        self._calling[get_ident()] = None  # before the look
+        try:
+            if self._leaving:
+                raise StoreUnavailable(f"the client of namespace {self._namespace!r} is closed")
+            return getattr(self.make(), verb)(*arguments)
+        finally:
+            self._calling.pop(get_ident(), None)
+            if self._leaving:
+                self._close()
+
+    def _close(self) -> None:
+        if self._calling:
+            return  # it is in use: whoever uses it comes here then
+        with self._opening:
+            side, self.made = self.made, None
+        if side is not None:
+            side.close()

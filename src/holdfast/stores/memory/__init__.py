@@ -1,0 +1,1 @@
+"""memory://NAME: claims in the memory of this process."""

@@ -1,0 +1,1 @@
+"""This store, written once as coroutines; `_sync` is generated from it."""

@@ -1,0 +1,39 @@
+-- Give back every grant of the holder up to the ballot: ballot.left_by(). A late release must not free a later grant.
+-- ARGV: holder, ballot, how long to stay in line (0: leave it, and tell whoever is first), channel, facts
+-- Returns whether there was anything, clock.
+-- include node.lua
+local key, holder, ballot, stay = KEYS[1], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local node = read(key)
+if node.err then return node end
+local had, changed = false, false
+
+if stay > 0 then
+  wait_in_line(key, holder, stay, ARGV[4], ARGV[5])
+  node.line, changed = true, true
+elseif node.line then
+  had = leave_line(key, holder)
+end
+if node.ballot > 0 and node.holder == holder and node.ballot <= ballot then
+  node.ballot, node.expires, node.holder, node.facts = 0, 0, '', ''
+  had, changed = true, true
+end
+-- A proposal that this release has overtaken is refused from now on, instead of becoming a ghost.
+if ballot > node.counter and ballot <= now + WINDOW and (node.counter > 0 or ballot >= now - WINDOW) then
+  node.counter, changed = ballot, true
+end
+
+while node.line and stay == 0 and node.ballot == 0 do
+  local first = redis.call('ZRANGE', key .. ':line', 0, 0)[1]
+  if not first then
+    node.line, changed = false, true
+    break
+  end
+  local ends, channel = place_of(key, first)
+  if ends > now then
+    redis.pcall('PUBLISH', channel, first) -- a user without this right must not break the script half-way
+    break
+  end
+  leave_line(key, first)
+end
+if changed then write(key, node) end
+return {had and 1 or 0, now}

@@ -1,0 +1,17 @@
+-- Renew exactly these grants: ballot.prolonged(). What has ended is never re-created.
+-- KEYS: of each resource. ARGV: holder, ballot, ttl of each. Returns the clock, then 1, 0 or an error for each.
+-- include node.lua
+local answers = {now}
+for n, key in ipairs(KEYS) do
+  local node = read(key)
+  if node.err then
+    answers[n + 1] = node -- of this one alone
+  elseif node.ballot > 0 and node.holder == ARGV[3 * n - 2] and node.ballot == tonumber(ARGV[3 * n - 1]) then
+    node.expires = now + tonumber(ARGV[3 * n])
+    write(key, node)
+    answers[n + 1] = 1
+  else
+    answers[n + 1] = 0
+  end
+end
+return answers

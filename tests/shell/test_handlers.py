@@ -1,0 +1,147 @@
+"""What runs in the middle of anything: a signal handler that closes, and the garbage collector."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterator
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.errors import LockError
+from holdfast.testing._sync.runtime import Gate, eventually, spawn
+from holdfast.testing.clock import ManualClock
+from tests.shell._sync.kit import connect
+
+STORES = ["memory://{name}", "sqlite://{path}/locks.db"]
+
+
+@pytest.fixture(params=STORES, ids=["memory", "sqlite"])
+def url(request: pytest.FixtureRequest, name: str, tmp_path: Path) -> str:
+    """Name a store that several clients may open."""
+    found: str = request.param.format(name=name, path=tmp_path)
+    return found
+
+
+def is_free(url: str, resource: str) -> bool:
+    """Return whether nobody holds it."""
+    with holdfast.connect(url) as rival:
+        return not rival.inspect(resource)
+
+
+def test_an_acquire_that_was_just_granted_gives_no_lease(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    locks = holdfast.connect(url)
+    make = locks._engine._lease
+
+    def handler_strikes(*args: Any) -> Any:
+        locks.close()
+        return make(*args)
+
+    monkeypatch.setattr(locks._engine, "_lease", handler_strikes)
+    with pytest.raises(LockError, match="the client was closed while 'r' was waited for"):
+        locks.lock("r").acquire()
+    assert is_free(url, "r")
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("exits", [False, True])
+def test_a_release_under_way_is_done(
+    exits: bool, when: str, url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    locks = holdfast.connect(url)
+    release: Callable[..., bool] = locks._engine.store.release
+
+    def handler_strikes(*args: Any) -> bool:
+        had = when == "after" and release(*args)
+        locks.close()
+        if exits:
+            raise SystemExit
+        return had if when == "after" else release(*args)
+
+    lease = locks.lock("r").acquire()
+    monkeypatch.setattr(locks._engine.store, "release", handler_strikes)
+    if exits:
+        with pytest.raises(SystemExit):
+            lease.release()
+    else:
+        lease.release()
+    assert is_free(url, "r")
+    assert caplog.records == []
+
+
+def test_close_waits_for_a_release_in_another_thread(
+    url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    locks = holdfast.connect(url)
+    release: Callable[..., bool] = locks._engine.store.release
+    lease = locks.lock("r").acquire()
+    gate = Gate()
+
+    def held_up(*args: Any) -> bool:
+        gate.wait()
+        return release(*args)
+
+    monkeypatch.setattr(locks._engine.store, "release", held_up)
+    releasing = spawn(lease.release)
+    eventually(lambda: gate.arrived)
+    closing = spawn(locks.close)
+    eventually(lambda: locks._engine.keeper.end_by < inf)
+    time.sleep(0.1)  # without a wait for the release all is over by then
+    assert not closing.done
+    gate.open()
+    closing.join()
+    releasing.join()
+    assert is_free(url, "r")
+    assert caplog.records == []
+
+
+def test_close_waits_for_no_lock_that_its_thread_has(tmp_path: Path) -> None:
+    """SQLite makes the wake-up of a claim that has to wait, and the signal strikes there."""
+    locks = holdfast.connect(f"sqlite://{tmp_path}/locks.db")
+    claims = locks._engine.store._claims  # type: ignore[attr-defined]
+
+    def handler_strikes() -> None:
+        with claims._wakeups_mutex:
+            locks.close(0.2)
+
+    locks.ready()
+    spawn(handler_strikes).join(5)
+
+
+def test_the_collector_may_leave_a_with_inside_of_our_locks(name: str, clock: ManualClock) -> None:
+    """A generator that stands in a `with` is collected in a thread that has just taken the lock it would wait for."""
+    with connect(name, clock) as locks:
+
+        def abandon_a_generator() -> None:
+            def standing() -> Iterator[object]:
+                with locks.lock("r"):
+                    yield itself
+
+            itself = standing()
+            next(itself)
+
+        def collect() -> None:
+            with locks._engine.keeper._mutex:
+                gc.collect()
+
+        abandon_a_generator()
+        assert locks.inspect("r")
+        spawn(collect).join(5)
+        eventually(lambda: not locks.inspect("r"))
+
+
+def test_a_generator_that_is_closed_releases_at_once(name: str, clock: ManualClock) -> None:
+    with connect(name, clock) as locks:
+
+        def standing() -> Iterator[None]:
+            with locks.lock("r"):
+                yield
+
+        for _ in standing():
+            assert locks.inspect("r")
+            break
+        assert locks.inspect("r") == []

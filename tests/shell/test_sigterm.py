@@ -1,0 +1,101 @@
+"""SIGTERM: without help it leaves leases for their ttl; release_on_sigterm() gives them back first."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+import holdfast
+from tests.shell.script import start
+
+pytestmark = pytest.mark.slow
+
+PROGRAM = """
+    import asyncio, signal, sys, time
+    import holdfast, holdfast.aio
+
+    {prepare}
+    def blocking(locks):
+        with locks.lock("r", ttl=60):
+            print("holds", flush=True)
+            time.sleep(60)
+
+    async def asynchronous():
+        async with holdfast.aio.connect(sys.argv[1]) as locks:
+            async with locks.lock("r", ttl=60):
+                print("holds", flush=True)
+                time.sleep(60)  # not even the loop runs
+
+    locks = holdfast.connect(sys.argv[1])
+    {how}
+"""
+HOW = {"blocking": "blocking(locks)", "asyncio": "asyncio.run(asynchronous())"}
+
+
+@contextmanager
+def running(tmp_path: Path, how: str, prepare: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run a program that holds `r` until it is told to end."""
+    url = f"sqlite://{tmp_path}/locks.db"
+    with start(dedent(PROGRAM).format(prepare=dedent(prepare), how=HOW[how]), url) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "holds\n"
+            yield process, url
+        finally:
+            process.kill()
+
+
+def ends(process: subprocess.Popen[str]) -> tuple[int, str]:
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=30)
+    return process.returncode, out
+
+
+def detached(url: str) -> bool:
+    """Return whether `r` is held although its process is gone: SQLite notices a dead process, so look at the row."""
+    with holdfast.connect(url) as locks:
+        return bool(locks.inspect("r"))
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_leases_are_given_back_and_the_process_dies_of_the_signal(how: str, tmp_path: Path) -> None:
+    with running(tmp_path, how, "holdfast.release_on_sigterm(); holdfast.release_on_sigterm()") as (process, url):
+        assert ends(process) == (-signal.SIGTERM, "")
+        assert not detached(url)
+
+
+@pytest.mark.control
+@pytest.mark.parametrize("how", HOW)
+def test_without_it_they_stay_for_their_ttl(how: str, tmp_path: Path) -> None:
+    with running(tmp_path, how, "") as (process, url):
+        assert ends(process) == (-signal.SIGTERM, "")
+        assert detached(url)
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_the_handler_that_was_there_comes_after(how: str, tmp_path: Path) -> None:
+    prepare = """
+        def old(number, frame):
+            print("old", number, len(holdfast.connect(sys.argv[1]).inspect()), flush=True)
+            sys.exit(5)
+
+        signal.signal(signal.SIGTERM, old)
+        holdfast.release_on_sigterm()
+    """
+    with running(tmp_path, how, prepare) as (process, _):
+        assert ends(process) == (5, "old 15 0\n")
+
+
+def test_a_program_that_ignores_the_signal_goes_on_ignoring_it(tmp_path: Path) -> None:
+    prepare = "signal.signal(signal.SIGTERM, signal.SIG_IGN); holdfast.release_on_sigterm()"
+    with running(tmp_path, "blocking", prepare) as (process, url):
+        process.send_signal(signal.SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.3)
+        assert detached(url)
