@@ -10,8 +10,9 @@ from math import inf
 from typing import Any
 
 from holdfast.core.acquisition import Acquisition, Action, Fail, Failure, GiveBack, Pause, Wait
-from holdfast.core.claim import LOST, Lost, Renewal, Renewed, Unknown, Waiting
+from holdfast.core.claim import LOST, Evicted, Lost, Renewal, Renewed, Unknown, Waiting
 from holdfast.core.lease import LIVE, Fact, Hold, Outcome, State
+from holdfast.core.queue import BROKEN, Queue, Step
 from holdfast.errors import StoreUnavailable
 from holdfast.keeper.keeper import Keeper
 from holdfast.keeper.signals import Latch
@@ -361,3 +362,88 @@ def forgets_a_thread(original: Any) -> Any:
 @shared("core.urls", "StoreURL._shown", "passwords_are_never_shown")
 def shows_the_password(original: Any) -> Any:
     return lambda url, login: "{}:{}@".format(*login)
+
+
+# -- broken by hand, and extended
+
+
+@shared("core.queue", "Queue.renew", "broken_claim_is_renewed_no_more", "holder_learns_that_its_lease_was_broken")
+def renews_what_is_broken(original: Any) -> Any:
+    def renew(queue: Queue, holder: str, now: float, ttl: float) -> Step:
+        mine = queue.find(holder)
+        if mine is not None and mine.kept == BROKEN:
+            mine.kept = 0
+        step: Step = original(queue, holder, now, ttl)
+        return step
+
+    return renew
+
+
+@shared(
+    "core.queue", "Queue.evict",
+    "broken_claim_keeps_the_resource_to_its_end", "broken_claim_is_renewed_no_more",
+    "holder_learns_that_its_lease_was_broken",
+)  # fmt: skip
+def breaks_at_once(original: Any) -> Any:
+    return lambda queue, holder, now, at_once=False: original(queue, holder, now, True)
+
+
+@shared(
+    "core.queue", "Queue.evict", "successor_of_a_broken_lease_has_a_higher_token", "all_who_share_are_broken"
+)  # fmt: skip
+def breaks_when_it_ends(original: Any) -> Any:
+    return lambda queue, holder, now, at_once=False: original(queue, holder, now, False)
+
+
+@shared("core.queue", "Queue.evict", "only_who_is_named_is_broken")
+def breaks_whoever_holds(original: Any) -> Any:
+    def evict(queue: Queue, holder: str, now: float, at_once: bool = False) -> Step:
+        held = [entry.claim.holder for entry in queue.entries if entry.token]
+        step: Step = original(queue, held[0] if held else holder, now, at_once)
+        return step
+
+    return evict
+
+
+@shared("core.queue", "Queue.release", "release_of_a_broken_claim_ends_it")
+def keeps_what_was_broken(original: Any) -> Any:
+    def release(queue: Queue, holder: str, now: float, keep: float = 0.0) -> Step:
+        mine = queue.find(holder)
+        step: Step = original(queue, holder, now, keep) if mine is None or not mine.kept else Step(True)
+        return step
+
+    return release
+
+
+@shared("core.queue", "Queue.evict", "what_is_only_kept_taken_ends_when_it_is_broken")
+def takes_what_is_kept_for_held(original: Any) -> Any:
+    def evict(queue: Queue, holder: str, now: float, at_once: bool = False) -> Step:
+        mine = queue.find(holder)
+        kept = mine is not None and mine.kept
+        step: Step = Step(Evicted(mine.expires - now)) if mine and kept else original(queue, holder, now, at_once)
+        return step
+
+    return evict
+
+
+@shared("keeper.keeper", "Keeper.lengthen", "extended_lease_lasts_longer", "renewals_keep_the_longer_time")
+def extends_nothing(original: Any) -> Any:
+    return lambda keeper, hold, ttl: None
+
+
+@shared("keeper.keeper", "Keeper.lengthen", "extension_without_an_answer_extends_nothing")
+def counts_on_what_it_asks_for(original: Any) -> Any:
+    def lengthen(keeper: Any, hold: Any, ttl: float) -> None:
+        original(keeper, hold, ttl)
+        hold.deadline += ttl
+
+    return lengthen
+
+
+@shared("keeper.keeper", "Keeper.lengthened", "late_renewal_does_not_cut_an_extended_lease_short")
+def does_not_wait_for_late_renewals(original: Any) -> Any:
+    def lengthened(keeper: Any, hold: Any) -> bool:
+        hold.shorter = inf
+        return True
+
+    return lengthened

@@ -47,10 +47,17 @@ class Leave(NamedTuple):
     nth: int
 
 
-class Evict(NamedTuple):
+class Bury(NamedTuple):
     """The processes of these claims were found dead."""
 
     who: frozenset[int]
+
+
+class Break(NamedTuple):
+    """Somebody breaks a claim by hand."""
+
+    who: int
+    at_once: bool = False
 
 
 class Pass(NamedTuple):
@@ -60,13 +67,14 @@ class Pass(NamedTuple):
     wall_us: int
 
 
-Operation = Ask | Renew | Release | Evict | Pass
+Act = Ask | Renew | Release | Break | Bury
+Operation = Act | Pass
 
 
 class Moment(NamedTuple):
     """An operation and the two clocks at its time."""
 
-    what: Ask | Renew | Release | Evict
+    what: Act
     now: float
     wall_us: int
 
@@ -81,7 +89,8 @@ class Row:
     claim: Claim
     until: float
     token: int = 0
-    kept: bool = False
+    kept: bool = False  # released, with a time to keep
+    broken: bool = False
 
 
 class Told(NamedTuple):
@@ -131,7 +140,7 @@ def would_be_granted(world: World, now: float) -> list[str]:
 
 def _step(cast: Sequence[Claim], world: World, moment: Moment) -> World:
     what, now, wall_us = moment
-    if isinstance(what, Evict):
+    if isinstance(what, Bury):
         dead = {cast[i].holder for i in what.who}
         line = tuple(r for r in world.line if r.claim.holder not in dead or (r.token and (r.claim.detached or r.kept)))
         return World(line, world.counter, Told(True), line != world.line)
@@ -142,7 +151,7 @@ def _step(cast: Sequence[Claim], world: World, moment: Moment) -> World:
     mine = line[place] if place < len(line) else None
     before, after = line[:place], line[place + 1 :]
     if isinstance(what, Renew):
-        if mine is None or not mine.token or mine.kept:
+        if mine is None or not mine.token or mine.kept or mine.broken:
             return World(line, world.counter, Told(False), left)
         return World((*before, replace(mine, until=now + claim.ttl), *after), world.counter, Told(True), left)
     if isinstance(what, Release):
@@ -150,10 +159,17 @@ def _step(cast: Sequence[Claim], world: World, moment: Moment) -> World:
             return World(line, world.counter, Told(False), left)
         if mine.kept:
             return World(line, world.counter, Told(True), left)
-        if what.keep and mine.token:
+        if what.keep and mine.token and not mine.broken:
             kept = replace(mine, until=now + what.keep, kept=True)
             return World((*before, kept, *after), world.counter, Told(True), left)
         return World((*before, *after), world.counter, Told(True), True)
+    if isinstance(what, Break):
+        if mine is None or not mine.token:
+            return World(line, world.counter, Told(False), left)
+        if what.at_once or mine.kept:
+            return World((*before, *after), world.counter, Told(True), True)
+        told = Told(True, left=mine.until - now)
+        return World((*before, replace(mine, broken=True), *after), world.counter, told, left)
     if mine is not None and mine.token:
         return World(line, world.counter, Told(True, mine.token, mine.until - now), left)
     if fits(line, claim):
@@ -196,7 +212,8 @@ def operations(
     others = [
         *(Renew(i) for i in everybody),
         *(Release(i, keep) for i in everybody for keep in (0.0, 0.0, 2.5)),
-        *(Evict(frozenset({i, (i * 3 + 1) % size})) for i in everybody),
+        *(Break(i, i % 2 == 0) for i in everybody),
+        *(Bury(frozenset({i, (i * 3 + 1) % size})) for i in everybody),
         *(Pass(s, us) for s in (0.25, 0.5, 1.0, 2.0, 3.0) for us in (0, 1, 500_000, -3, -90_000)),
         *leave,
     ]

@@ -10,13 +10,15 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from holdfast.core import queue as queue_module
-from holdfast.core.claim import LOST, MAX, Claim, Granted, Lost, Renewed, Waiting
-from holdfast.core.queue import Entry, Queue, Step
+from holdfast.core.claim import LOST, MAX, Claim, Evicted, Granted, Lost, Renewed, Waiting
+from holdfast.core.queue import BROKEN, KEPT, Entry, Queue, Step
 
 from .naive import (
     WAITING_LIFE,
+    Act,
     Ask,
-    Evict,
+    Break,
+    Bury,
     Moment,
     Operation,
     Pass,
@@ -58,19 +60,21 @@ class Trial:
             if isinstance(what, Ask) and what.twice and isinstance(step.answer, Granted | Waiting):
                 self._ask_again(what, step)
 
-    def _do(self, what: Ask | Renew | Release | Evict) -> Step:
+    def _do(self, what: Act) -> Step:
         self.history.append(Moment(what, self.now, self.wall_us))
         match what:
             case Ask(who, wait, _):
                 return self.queue.claim(self.cast[who], self.now, self.wall_us, WAITING_LIFE, queue=wait)
             case Renew(who):
-                return self.queue.renew(self.cast[who].holder, self.now)
+                return self.queue.renew(self.cast[who].holder, self.now, self.cast[who].ttl)
             case Release(who, keep):
                 return self.queue.release(self.cast[who].holder, self.now, keep)
-            case Evict(who):
-                return self.queue.evict({self.cast[i].holder for i in who})
+            case Break(who, at_once):
+                return self.queue.evict(self.cast[who].holder, self.now, at_once)
+            case Bury(who):
+                return self.queue.bury({self.cast[i].holder for i in who})
 
-    def _check(self, what: Ask | Renew | Release | Evict, step: Step, before: dict[str, tuple[int, float]]) -> None:
+    def _check(self, what: Act, step: Step, before: dict[str, tuple[int, float]]) -> None:
         world = replay(self.cast, self.history)
         self._check_answer(what, step.answer, world)
         self._check_line(world)
@@ -81,14 +85,14 @@ class Trial:
             self._check_token(step.answer)
             if not what.queue and isinstance(step.answer, Waiting):
                 assert self.queue.find(self.cast[what.who].holder) is None, "queue=False left something behind"
-        if isinstance(what, Renew | Release):  # law 3: nobody else's claim is touched
+        if isinstance(what, Renew | Release | Break):  # law 3: nobody else's claim is touched
             mine = self.cast[what.who].holder
             after = self._view()
             for holder, facts in before.items():
                 if holder != mine and facts[1] > self.now:
                     assert after.get(holder) == facts, f"{what} touched {holder}"
 
-    def _check_answer(self, what: Ask | Renew | Release | Evict, answer: object, world: World) -> None:
+    def _check_answer(self, what: Act, answer: object, world: World) -> None:
         told = world.told
         match what:
             case Ask() if told.yes:
@@ -102,16 +106,18 @@ class Trial:
                 assert answer == (Renewed(self.cast[who].ttl) if told.yes else LOST)
             case Release():
                 assert answer is told.yes
-            case Evict():
+            case Break():
+                assert answer == (Evicted(told.left) if told.yes else None)
+            case Bury():
                 assert answer is None
 
     def _check_line(self, world: World) -> None:
         """Compare the line, and see that nothing expired has survived."""
         line = [(e.claim, e.token, e.expires, e.kept) for e in self.queue.entries]
-        assert line == [(row.claim, row.token, row.until, row.kept) for row in world.line]
+        assert line == [(r.claim, r.token, r.until, BROKEN if r.broken else KEPT * r.kept) for r in world.line]
         assert self.queue.counter == world.counter
         assert [e.seq for e in self.queue.entries] == sorted({e.seq for e in self.queue.entries})
-        if not isinstance(self.history[-1].what, Evict):  # the only one that is not told the time
+        if not isinstance(self.history[-1].what, Bury):  # the only one that is not told the time
             assert all(e.expires > self.now for e in self.queue.entries)
         state = self.queue.state("r0", self.now)
         live = [row for row in world.line if row.until > self.now]
@@ -144,7 +150,7 @@ class Trial:
         live = [e.token for e in self.queue.entries if e.token]
         assert len(live) == len(set(live)), "two live grants share a token"
 
-    def _check_wake(self, what: Ask | Renew | Release | Evict, step: Step, world: World) -> None:
+    def _check_wake(self, what: Act, step: Step, world: World) -> None:
         """Law 8: woken are exactly those who would be granted, whenever somebody has left the line."""
         wake = [e.claim.holder for e in step.wake]
         can = would_be_granted(world, self.now)
@@ -172,7 +178,7 @@ class Trial:
 
     def _is_kept(self, who: int) -> bool:
         entry = self.queue.find(self.cast[who].holder)
-        return entry is not None and entry.kept and entry.expires > self.now
+        return entry is not None and bool(entry.kept) and entry.expires > self.now
 
 
 @settings(max_examples=250, deadline=None)
@@ -189,7 +195,7 @@ def test_those_woken_are_granted_when_they_ask_in_order_and_nobody_else(
     queue = Queue()
     trial = Trial(queue, cast)
     trial.run(story)
-    queue.renew("nobody", trial.now)  # forget what has expired
+    queue.renew("nobody", trial.now, 1.0)  # forget what has expired
     wake = [e.claim.holder for e in queue.grantable()]
     granted = []
     for entry in [e for e in queue.entries if not e.token]:
@@ -249,11 +255,13 @@ def test_a_queue_can_be_taken_apart_and_put_together_between_any_two_operations(
                 case Ask(who, wait, _):
                     step = queue.claim(cast[who], now, wall_us, WAITING_LIFE, queue=wait)
                 case Renew(who):
-                    step = queue.renew(cast[who].holder, now)
+                    step = queue.renew(cast[who].holder, now, cast[who].ttl)
                 case Release(who, keep):
                     step = queue.release(cast[who].holder, now, keep)
-                case Evict(who):
-                    step = queue.evict({cast[i].holder for i in who})
+                case Break(who, at_once):
+                    step = queue.evict(cast[who].holder, now, at_once)
+                case Bury(who):
+                    step = queue.bury({cast[i].holder for i in who})
             answers.append(step)
         assert answers[0].answer == answers[1].answer
         assert [e.claim.holder for e in answers[0].wake] == [e.claim.holder for e in answers[1].wake]
@@ -346,8 +354,8 @@ class WakesNobodyAtExpiry(Queue):
 
     __slots__ = ()
 
-    def renew(self, holder: str, now: float) -> Step:
-        return super().renew(holder, now)._replace(wake=())
+    def renew(self, holder: str, now: float, ttl: float) -> Step:
+        return super().renew(holder, now, ttl)._replace(wake=())
 
 
 class Resurrects(Queue):
@@ -355,11 +363,11 @@ class Resurrects(Queue):
 
     __slots__ = ()
 
-    def renew(self, holder: str, now: float) -> Step:
+    def renew(self, holder: str, now: float, ttl: float) -> Step:
         mine = self.find(holder)
         if mine is not None and mine.token:
             mine.expires = now + mine.claim.ttl
-        return super().renew(holder, now)
+        return super().renew(holder, now, ttl)
 
 
 class AnybodyReleases(Queue):
@@ -394,15 +402,48 @@ class LeavesAClaim(Queue):
         return super().claim(claim, *args, **(kwargs | {"queue": True}))
 
 
-class EvictsDetached(Queue):
+class BuriesDetached(Queue):
     """The death of a process frees its detached claims, too."""
 
     __slots__ = ()
 
-    def evict(self, holders: Any) -> Step:
+    def bury(self, holders: Any) -> Step:
         dead = tuple(e for e in self.entries if e.claim.holder in holders)
         self.entries = [e for e in self.entries if e not in dead]
         return Step(None, (), dead, self.grantable() if dead else ())
+
+
+class RenewsWhatIsBroken(Queue):
+    """Goes on renewing a claim that was broken."""
+
+    __slots__ = ()
+
+    def renew(self, holder: str, now: float, ttl: float) -> Step:
+        mine = self.find(holder)
+        if mine is not None and mine.kept == BROKEN:
+            mine.kept = 0
+        return super().renew(holder, now, ttl)
+
+
+class BreaksAtOnce(Queue):
+    """Ends a claim that is broken at once, while its holder is at work."""
+
+    __slots__ = ()
+
+    def evict(self, holder: str, now: float, at_once: bool = False) -> Step:
+        return super().evict(holder, now, True)
+
+
+class BreaksWhoeverHolds(Queue):
+    """Breaks whoever holds by now, not only the one that was meant."""
+
+    __slots__ = ()
+
+    def evict(self, holder: str, now: float, at_once: bool = False) -> Step:
+        meant = self.find(holder)
+        if meant is None or not meant.token:
+            holder = next((e.claim.holder for e in self.entries if e.token), holder)
+        return super().evict(holder, now, at_once)
 
 
 MUTANTS = [
@@ -419,7 +460,10 @@ MUTANTS = [
     AnybodyReleases,
     ForgetsItsPlace,
     LeavesAClaim,
-    EvictsDetached,
+    BuriesDetached,
+    RenewsWhatIsBroken,
+    BreaksAtOnce,
+    BreaksWhoeverHolds,
 ]
 
 
@@ -427,7 +471,7 @@ def survives(make: Callable[[], Queue]) -> bool:
     """Return whether the properties find nothing wrong with a queue."""
 
     @settings(
-        max_examples=500,
+        max_examples=2000,  # the first that fails ends it
         deadline=None,
         database=None,
         derandomize=True,
@@ -471,7 +515,7 @@ def test_a_kept_claim_cannot_be_renewed_and_may_be_released_twice() -> None:
     claim = Claim("r", "h", ttl=10.0)
     queue.claim(claim, 0.0, 1, WAITING_LIFE)
     assert queue.release("h", 1.0, keep=5.0).answer is True
-    assert isinstance(queue.renew("h", 2.0).answer, Lost)
+    assert isinstance(queue.renew("h", 2.0, 1.0).answer, Lost)
     assert queue.release("h", 3.0, keep=5.0).answer is True
     assert queue.entries[0].expires == 6.0, "the second release must not prolong what the first one kept"
     assert queue.release("h", 6.0).answer is False

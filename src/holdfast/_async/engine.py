@@ -9,7 +9,7 @@ from _thread import get_ident
 from collections.abc import Callable, Iterable
 from itertools import count, repeat
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from .. import _process
 from .._clock import Clock
@@ -17,11 +17,24 @@ from ..core import events
 from ..core.acquisition import LEAST_LEFT, Acquisition, Limits
 from ..core.agenda import Orphan
 from ..core.cancel import Cancel
-from ..core.claim import MAX, Answer, Claim, Granted, Lost, Renewed, ResourceState, Unknown, actor_of
+from ..core.claim import (
+    MAX,
+    Answer,
+    Claim,
+    ClaimState,
+    Evicted,
+    Granted,
+    Lost,
+    Renewed,
+    ResourceState,
+    Unknown,
+    actor_of,
+    find,
+)
 from ..core.lease import LIVE, LOST, Hold
 from ..core.promises import Capabilities, check_promises
-from ..core.timing import local_deadline
-from ..errors import AcquireTimeout, Deadlock, LockError, StoreError, StoreUnavailable
+from ..core.timing import LATENESS, local_deadline
+from ..errors import AcquireTimeout, Deadlock, LockError, StoreError, StoreUnavailable, Unsupported
 from ..keeper.bodies import Strand, enclosing, surrounding
 from ..keeper.entries import Entry
 from ..keeper.keeper import Keeper, Leaving
@@ -30,7 +43,7 @@ from ..observe.stream import Stream, check_observers
 from . import runtime
 from .acquire import cancelled, closed_meanwhile, go_on
 from .lease import Lease
-from .store import Store
+from .store import FullStore, Store
 
 if TYPE_CHECKING:
     from .lock import Lock
@@ -143,7 +156,7 @@ class Engine:
     def identify(self) -> tuple[str, str]:
         """Return a new holder and its owner's label, for a claim that nobody holds on to."""
         self.check_open()
-        return f"{self._new_actor()}.{self.new_id()}", self._owner or self.home.strand().label
+        return f"{self._new_actor()}.{self.new_id()}", self.label
 
     # -- acquiring
 
@@ -388,14 +401,73 @@ class Engine:
 
         Raises: StoreError.
         """
-        asked = self.now()
+        asked, mine = self.now(), object()
+        self.keeper.by_hand[mine] = hold  # before the claim is read, see Keeper.lengthened
         try:
             (answer,) = await self.store.renew([hold.claim])
         except StoreError as error:
             self.keeper.answered([hold], [Unknown(str(error))], asked)
             raise
+        except BaseException:  # cancelled, interrupted: it may be on its way
+            hold.short_until = self.now() + LATENESS
+            raise
+        finally:
+            self.keeper.by_hand.pop(mine, None)
         self.keeper.answered([hold], [answer], asked)
         return answer
+
+    async def extend(self, hold: Hold, ttl: float) -> Renewed | Lost | Unknown:
+        """Renew a hold with a longer ttl, now and from now on.
+
+        Raises: StoreError.
+        """
+        keeper = self.keeper
+        keeper.lengthen(hold, ttl)
+        pause = 0.001
+        while not keeper.lengthened(hold) and keeper.look(hold) in LIVE:
+            await runtime.sleep(self.clock, self.now() + pause)
+            pause = min(0.05, pause * 2)
+        return await self.renew(hold)
+
+    # -- who holds, and what people do about it
+
+    async def state(self, resource: str) -> ResourceState | None:
+        """Show exactly this resource; None if nobody holds it or waits for it."""
+        self.check_open()
+        ask = getattr(self.store, "state", None)
+        if ask is None:
+            return find(await self.store.inspect(resource), resource)
+        found: ResourceState | None = await ask(resource)
+        return found
+
+    async def evict(self, resource: str, seen: ClaimState, reason: str, at_once: bool) -> Evicted | None:
+        """Break one claim that was seen to hold a resource, and tell; None if it does not hold it any more.
+
+        Raises: StoreError.
+        """
+        evicted = await cast(FullStore, self.store).evict(resource, seen.holder, at_once)
+        if evicted is not None:
+            broken = Claim(resource, seen.holder, owner=seen.owner, ttl=0.0)
+            facts = {"token": seen.token, "by": self.label, "reason": reason, "left": evicted.left}
+            self.emit(events.Broken, broken, "", **facts)
+        return evicted
+
+    async def time(self) -> tuple[float, float]:
+        """Return the time of the store's clock, and how far it may be off.
+
+        Raises: Unsupported.
+        """
+        self.check_open()
+        ask = getattr(self.store, "time", None)
+        if ask is None:
+            raise Unsupported(f"{self.capabilities.store} does not tell its time; use a clock of your own")
+        found: tuple[float, float] = await ask()
+        return found
+
+    @property
+    def label(self) -> str:
+        """What others see of whoever calls: the client's own name, or host, process and thread or task."""
+        return self._owner or self.home.strand().label
 
     def emit(self, event: type[events.Event], claim: Claim, kind: str, **facts: object) -> None:
         """Tell observers of something that happened to a claim."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ..core.claim import MAX, Lost, Renewed, actor_of
+from ..core.claim import MAX, Lost, Renewed, Unknown, actor_of
 from ..core.fence import Fence
 from ..core.lease import EXITS, LIVE, LOST, RELEASED, RETURNED, Hold, Raise, State
-from ..core.names import check_timeout
+from ..core.names import check_timeout, check_ttl
 from ..errors import LeaseLost, NotHeld, StoreUnavailable, Unsupported
 from ..keeper.bodies import open_body
 from ..keeper.entries import Entry, Exit, Share, begin
@@ -106,7 +106,9 @@ class Lease(Share):
         Raises: LeaseLost; StoreUnavailable when the outcome is unknown: the lease then ends at its old deadline.
         """
         self.check()
-        answer = await self._engine.renew(self._hold)
+        self._answered(await self._engine.renew(self._hold))
+
+    def _answered(self, answer: Renewed | Lost | Unknown) -> None:
         if isinstance(answer, Renewed | Lost):
             return self.check()
         raise StoreUnavailable(
@@ -114,6 +116,26 @@ class Lease(Share):
             f"the lease is lost in {self.remaining:.1f} s unless a later one succeeds",
             **self._facts(),
         )
+
+    async def extend(self, ttl: float) -> None:
+        """Make the lease longer: renew it now with this ttl, and with it from now on.
+
+        ttl: seconds, at least what it has now. For so long the resource stays taken if this process dies.
+
+        Takes a few seconds more than a renewal if one went unanswered just before: that one must not arrive later and
+        cut this one short.
+
+        Raises: LeaseLost; StoreUnavailable when the outcome is unknown: later renewals ask for the longer ttl all the
+        same; Unsupported where the store cannot: give the lock a longer ttl instead.
+        """
+        seconds, can = check_ttl(ttl), self._engine.capabilities
+        if seconds < self.ttl:
+            raise ValueError(f"extend(ttl={ttl!r}) must not be shorter than the lease, whose ttl is {self.ttl:g} s")
+        if not can.extend or seconds > can.max_ttl:
+            why = f"keeps leases of {can.max_ttl:g} s at most" if can.extend else "cannot make a lease longer"
+            raise Unsupported(f"{can.store} {why}; give lock(..., ttl=) what is needed", **self._facts())
+        self.check()
+        self._answered(await self._engine.extend(self._hold, seconds))
 
     async def release(self) -> None:
         """Give the resource back. Releasing twice does nothing; if the first was interrupted, the second finishes it.

@@ -94,6 +94,15 @@ class Lock(Acquirable[Lease]):
             (),
         )  # the last label, and what its claims have in common
 
+    async def locked(self) -> bool:
+        """Return whether others hold so much that it could not be had right now: a view, which may be over when it is
+        read. To take it if it is free, use `try_acquire()`.
+
+        Raises: StoreUnavailable.
+        """
+        state = await self._engine.state(self.resource)
+        return state is not None and sum(seen.weight for seen in state.holders) + self.weight > self.capacity
+
     def claim(self, holder: str, label: str) -> Claim:
         """Return a claim; `label` is the owner's if the lock has none of its own."""
         known = self._known

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from .._clock import Clock
-from ..core.claim import Answer, Claim, Granted, Record, Renewal, ResourceState, Waiting
+from ..core.claim import Answer, Claim, Evicted, Granted, Record, Renewal, ResourceState, Waiting
 from ..core.fence import Fence
 from ..core.promises import Capabilities
 from ..core.urls import StoreURL
@@ -52,7 +52,8 @@ class Store(Protocol):
     async def renew(self, claims: Sequence[Claim], limit: float | None = None) -> list[Renewal]:
         """Prolong granted claims, as few round trips as possible; one answer for each, in order.
 
-        What has ended is never re-created. `limit` is what the whole may take, if that is less than `io_timeout`.
+        What has ended is never re-created. A claim may come with a longer ttl than it was granted with, where
+        `capabilities.extend` says so. `limit` is what the whole may take, if that is less than `io_timeout`.
         """
         ...
 
@@ -109,6 +110,29 @@ class Store(Protocol):
 
     async def close(self) -> None:
         """Give up connections, threads and sockets; claims stay as they are. May be called twice."""
+        ...
+
+
+class FullStore(Store, Protocol):
+    """What a store may have besides. Who lacks one of these is not asked for it: `capabilities.evict` says whether
+    claims can be broken; a store without `time` tells none; instead of `state`, `inspect` is asked.
+    """
+
+    async def evict(self, resource: str, holder: str, at_once: bool = False) -> Evicted | None:
+        """Break a granted claim, in one step; None if the store does not have it.
+
+        From then on its renewals answer Lost, and its end stays exactly where the last renewal has put it: its holder
+        knows of the loss before anybody else is granted. A release by its holder ends it. With `at_once` it has ended,
+        and so has one that only stays taken after its release. See `capabilities.evict`.
+        """
+        ...
+
+    async def time(self) -> tuple[float, float]:
+        """Return the time of the clock that the store judges by, in seconds since 1970, and how far it may be off."""
+        ...
+
+    async def state(self, resource: str) -> ResourceState | None:
+        """Show exactly this resource; None if nobody holds it or waits for it."""
         ...
 
 

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from .. import _process
 from .._clock import Clock, SystemClock
 from .._location import ClientObject, find_address
-from ..core.claim import ResourceState
+from ..core.claim import Holder, ResourceState, holders_of
 from ..core.events import Observer
 from ..core.names import check_flag, check_name, check_number
 from ..core.promises import Capabilities, check_require
 from ..core.urls import StoreURL, parse_url
+from ..errors import Unsupported
 from ..stores.registry import check_login, find_store
 from . import runtime
 from .election import Election
@@ -185,6 +186,46 @@ class Client:
     def inspect(self, prefix: str = "") -> list[ResourceState]:
         """Show who holds and who waits for the resources whose names begin with `prefix`."""
         return self._engine.inspect(prefix)
+
+    def holders(self, resource: str) -> list[Holder]:
+        """Show who holds exactly this resource, since when, for how long, and how many wait.
+
+        A view for people: what it shows may be over when it is read. Empty if nobody holds it.
+
+        Raises: StoreUnavailable.
+        """
+        return holders_of(self._engine.state(check_name(resource)), self.capabilities.dated)
+
+    def break_lock(self, resource: str, *, reason: str, now: bool = False) -> list[Holder]:
+        """Free a resource by hand: break the claims of all who hold it. Returns what was broken, with what is left.
+
+        reason: why, for the log and the event `Broken`, which also say who did it.
+        now: end them at once. By default they are renewed no more, and end where the last renewal has put their end:
+            so each holder finds its lease lost before anybody else gets the resource. With `now=True` two may work at
+            the same time, until the old holder next looks or renews; only a guard at the resource helps then.
+
+        What is only kept taken after its release (`min_hold`) ends at once. Whoever comes meanwhile is not broken: the
+        store compares. The next holder has a higher token.
+
+        Raises: Unsupported where the store cannot; StoreUnavailable: then repeat it.
+        """
+        engine, can = self._engine, self.capabilities
+        name, why, at_once = check_name(resource), check_name(reason, "reason"), check_flag(now, "now")
+        if not can.evict:
+            raise Unsupported(f"{can.store} cannot break a lock; end its holder, or wait for its ttl", resource=name)
+        state = engine.state(name)
+        broken: list[Holder] = []
+        for seen, shown in zip(state.holders if state else (), holders_of(state, can.dated), strict=True):
+            if (evicted := engine.evict(name, seen, why, at_once)) is not None:
+                broken.append(shown._replace(left=evicted.left, broken=True))
+        return broken
+
+    def time(self) -> tuple[float, float]:
+        """Return the time of the store's clock, in seconds since 1970, and by how much it may be off.
+
+        Raises: Unsupported where the store does not tell it; StoreUnavailable.
+        """
+        return self._engine.time()
 
     def drain(self, timeout: float) -> bool:
         """Stop in order: take nothing new, let bodies end, then close. Returns whether all of them ended in time.

@@ -95,8 +95,14 @@ Renewal = Renewed | Lost | Unknown
 LOST = Lost()
 
 
+class Evicted(NamedTuple):
+    """The claim was broken: it is renewed no more, and ends in `left` seconds by the store's clock. 0: it has ended."""
+
+    left: float
+
+
 class ClaimState(NamedTuple):
-    """One claim as people see it. `token` is 0 while it waits."""
+    """One claim as people see it. `token` is 0 while it waits; `broken`: somebody has evicted it."""
 
     holder: str
     owner: str
@@ -107,6 +113,44 @@ class ClaimState(NamedTuple):
     value: str | None
     detached: bool
     fair: bool = True
+    broken: bool = False
+
+
+class Holder(NamedTuple):
+    """Who holds a resource, as people see it.
+
+    owner: its label: host, process and thread or task, or a name of its own.
+    token: its fencing token.
+    since: when it was granted, in seconds since 1970; None where the store does not know.
+    left: seconds until it ends unless it is renewed.
+    weight, capacity: its share and what that is judged by; both are very large for an exclusive lock.
+    value: what an election shows.
+    broken: somebody has broken it: it is renewed no more.
+    waiting: how many wait for the resource.
+    """
+
+    owner: str
+    token: int
+    since: float | None
+    left: float
+    weight: int
+    capacity: int
+    value: str | None
+    broken: bool
+    waiting: int
+
+
+def holders_of(state: ResourceState | None, dated: bool) -> list[Holder]:
+    """Show who holds a resource. `dated`: its tokens are the times of the grants, in microseconds."""
+    if state is None:
+        return []
+    return [
+        Holder(
+            seen.owner, seen.token, seen.token / 1e6 if dated else None, seen.left, seen.weight, seen.capacity,
+            seen.value, seen.broken, len(state.waiters),
+        )
+        for seen in state.holders
+    ]  # fmt: skip
 
 
 class ResourceState(NamedTuple):

@@ -74,8 +74,8 @@ class Hold:
 
     __slots__ = (
         "__weakref__", "cause", "claim", "deadline", "dropped", "due", "granted", "keeper", "kind", "leases",
-        "min_hold", "queued", "ref", "renew_until", "renewing", "shares", "signal", "state", "strays_until",
-        "thread", "token", "told",
+        "min_hold", "queued", "ref", "renew_until", "renewing", "shares", "short_until", "shorter", "signal", "state",
+        "strays_until", "thread", "token", "told",
     )  # fmt: skip
 
     def __init__(
@@ -105,6 +105,9 @@ class Hold:
         self.due = since + (deadline - since) * RENEW_AT if renew_until > since else deadline
         self.queued = inf  # when the agenda has it
         self.renewing = False
+        # After an extension: a renewal with this shorter ttl may still arrive; no deadline may count on more.
+        self.shorter = inf
+        self.short_until = -inf  # until when a renewal that went unanswered may still arrive
         self.cause = ""
         self.dropped = False  # nobody refers to it any more; a `with` that the collector leaves may yet give it back
         self.told = False  # whether somebody has seen to it that its loss is told
@@ -165,7 +168,7 @@ def outcome_of(hold: Hold, answer: Renewal, asked: float, now: float) -> Outcome
     if now >= deadline:  # the loss was there for everybody to see: too late to take back
         return Outcome(Fact.LATE, deadline, deadline)
     if isinstance(answer, Renewed):
-        deadline = max(deadline, local_deadline(asked, hold.claim.ttl, answer.left))
+        deadline = max(deadline, local_deadline(asked, min(hold.claim.ttl, hold.shorter), answer.left))
         return Outcome(Fact.RENEWED, deadline, renew_time(asked, deadline))
     if isinstance(answer, Lost):
         return Outcome(Fact.GONE, deadline, deadline, "the store no longer has the claim")

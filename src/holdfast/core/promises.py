@@ -64,6 +64,9 @@ class Capabilities(NamedTuple):
     shared: bool = True
     detached: bool = True
     register: bool = True
+    evict: bool = False  # a claim can be broken by somebody else
+    extend: bool = False  # a lease can get a longer ttl
+    dated: bool = False  # a token is the time of its grant, in microseconds, unless a clock was set back
     herd: bool = False
     session: bool = False  # claims of a client share one life: they are lost together
     min_ttl: float = 0.0

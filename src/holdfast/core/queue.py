@@ -14,9 +14,14 @@ from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from ..errors import StoreError
-from .claim import LOST, Blocker, Claim, ClaimState, Granted, Lost, Renewed, ResourceState, Waiting
+from .claim import LOST, Blocker, Claim, ClaimState, Evicted, Granted, Lost, Renewed, ResourceState, Waiting
 
 TOKEN_LIMIT = 1 << 53
+
+# Why a granted claim is renewed no more, and stays taken until it expires. A store that has no room for the difference
+# may know one of them only.
+KEPT = 1  # its holder has released it, with a time to keep
+BROKEN = 2  # somebody has evicted it; its holder may not know yet
 
 
 def next_token(counter: int, clock_us: int) -> int:
@@ -38,33 +43,31 @@ class Entry:
 
     __slots__ = ("address", "claim", "expires", "kept", "seq", "token")
 
-    def __init__(
-        self, seq: int, claim: Claim, token: int, expires: float, kept: bool = False, address: str = ""
-    ) -> None:
+    def __init__(self, seq: int, claim: Claim, token: int, expires: float, kept: int = 0, address: str = "") -> None:
         self.seq = seq
         self.claim = claim
         self.token = token  # 0 while it waits
         self.expires = expires  # by the store's clock
-        self.kept = kept  # released, but staying taken until it expires
+        self.kept = kept  # KEPT, BROKEN or 0
         self.address = address
 
     @property
     def outlives(self) -> bool:
         """Return whether it stays until it expires, whatever becomes of the process that made it."""
-        return bool(self.token) and (self.claim.detached or self.kept)
+        return bool(self.token) and (self.claim.detached or self.kept == KEPT)
 
     def state(self, now: float) -> ClaimState:
         """Show this entry to people."""
         c = self.claim
         left = max(0.0, self.expires - now)
-        detached = c.detached or self.kept
-        return ClaimState(c.holder, c.owner, self.token, left, c.weight, c.capacity, c.value, detached, c.fair)
+        detached, broken = c.detached or self.kept == KEPT, self.kept == BROKEN
+        return ClaimState(c.holder, c.owner, self.token, left, c.weight, c.capacity, c.value, detached, c.fair, broken)
 
 
 class Step(NamedTuple):
     """What one operation decided: the answer, which entries to store or delete, and whom to wake."""
 
-    answer: Granted | Waiting | Renewed | Lost | bool | None
+    answer: Granted | Waiting | Renewed | Lost | Evicted | bool | None
     put: tuple[Entry, ...] = ()
     drop: tuple[Entry, ...] = ()
     wake: tuple[Entry, ...] = ()
@@ -107,15 +110,15 @@ class Queue:
         mine.expires = now + waiting_life
         return Step(answer, (mine,), gone, self.grantable() if gone else ())
 
-    def renew(self, holder: str, now: float) -> Step:
-        """Prolong a granted claim by its ttl. What has ended stays ended: nothing is re-created."""
+    def renew(self, holder: str, now: float, ttl: float) -> Step:
+        """Prolong a granted claim: it ends a ttl from now. What has ended stays ended: nothing is re-created."""
         gone = self.sweep(now)
         mine = self.find(holder)
         wake = self.grantable() if gone else ()
         if mine is None or not mine.token or mine.kept:
             return Step(LOST, (), gone, wake)
-        mine.expires = now + mine.claim.ttl
-        return Step(Renewed(mine.claim.ttl), (mine,), gone, wake)
+        mine.expires = now + ttl
+        return Step(Renewed(ttl), (mine,), gone, wake)
 
     def release(self, holder: str, now: float, keep: float = 0.0) -> Step:
         """End a granted claim or withdraw a waiting one. With `keep` a granted one stays taken for that long."""
@@ -123,10 +126,10 @@ class Queue:
         mine = self.find(holder)
         if mine is None:
             return Step(False, (), gone, self.grantable() if gone else ())
-        if mine.kept:  # its first answer was lost
+        if mine.kept == KEPT:  # its first answer was lost
             return Step(True, (), gone, self.grantable() if gone else ())
-        if keep > 0 and mine.token:
-            mine.kept, mine.expires = True, now + keep
+        if keep > 0 and mine.token and not mine.kept:  # one that was broken is wanted by somebody else
+            mine.kept, mine.expires = KEPT, now + keep
             return Step(True, (mine,), gone, self.grantable() if gone else ())
         self.entries.remove(mine)
         return Step(True, (), (*gone, mine), self.grantable())
@@ -138,7 +141,23 @@ class Queue:
             self.entries = [e for e in self.entries if e.expires > now]
         return gone
 
-    def evict(self, holders: Collection[str]) -> Step:
+    def evict(self, holder: str, now: float, at_once: bool = False) -> Step:
+        """Break a granted claim: it is renewed no more, and its end stays where the last renewal has put it.
+
+        So its holder learns of it before anybody else is granted. `at_once` does not wait for that. What is only kept
+        taken after its release ends in any case, for nobody works under it.
+        """
+        gone = self.sweep(now)
+        mine = self.find(holder)
+        if mine is None or not mine.token:
+            return Step(None, (), gone, self.grantable() if gone else ())
+        if at_once or mine.kept == KEPT:
+            self.entries.remove(mine)
+            return Step(Evicted(0.0), (), (*gone, mine), self.grantable())
+        mine.kept = BROKEN
+        return Step(Evicted(mine.expires - now), (mine,), gone, self.grantable() if gone else ())
+
+    def bury(self, holders: Collection[str]) -> Step:
         """Drop the claims of claimants that are known to be dead; detached claims outlive them."""
         dead = tuple(e for e in self.entries if e.claim.holder in holders and not e.outlives)
         for entry in dead:

@@ -49,6 +49,7 @@ from ..core import events
 from ..core.agenda import MANY, Agenda, Batch, Orphan, Plan
 from ..core.claim import Claim, Lost, Renewal
 from ..core.lease import AT_RISK, LIVE, LOST, RELEASED, Fact, Hold, State, outcome_of, why_late
+from ..core.timing import LATENESS
 from ..observe.log import logger
 from ..observe.stream import Stream
 from . import activities
@@ -122,6 +123,7 @@ class Keeper:
         self.dropped: deque[Hold] = deque()
         self.losses: deque[Hold] = deque()
         self.releasing: dict[Share, int] = {}  # leases that are released right now, each in that thread
+        self.by_hand: dict[object, Hold] = {}  # those that somebody renews right now without waiting for the keeper
         self.renewals: deque[Batch] = deque()
         self.orphans: deque[Orphan] = deque()
         self.wake, self.renew_work, self.release_work, self.news = Latch(), Latch(), Latch(), Latch()
@@ -299,6 +301,8 @@ class Keeper:
                     ended.append(hold)
                 hold.deadline = outcome.deadline
                 hold.due = outcome.due
+                if outcome.fact is Fact.UNKNOWN:
+                    hold.short_until = now + LATENESS
             if hold.state not in LIVE:
                 continue
             self.agenda.fresh.append(hold.ref)
@@ -313,6 +317,24 @@ class Keeper:
             earliest = now
         if earliest < self.next:
             self.poke()
+
+    def lengthen(self, hold: Hold, ttl: float) -> None:
+        """Renew a hold with a longer ttl from now on. Until `lengthened` no deadline counts on it."""
+        with self._mutex:
+            hold.shorter = min(hold.shorter, hold.claim.ttl)  # first: the next renewal may be answered any moment
+            hold.claim = hold.claim._replace(ttl=ttl)
+
+    def lengthened(self, hold: Hold) -> bool:
+        """Return whether no renewal with a shorter ttl can arrive any more, and let deadlines count on the longer one.
+
+        It would cut short at the store what the holder believes to have. As long as a renewal is under way that may
+        have been sent before `lengthen`, or one went unanswered a moment ago: look again soon.
+        """
+        if hold.renewing or hold in list(self.by_hand.values()) or self.now() < hold.short_until:
+            return False
+        with self._mutex:
+            hold.shorter = inf
+        return True
 
     def schedule(self, orphan: Orphan) -> None:
         """Look at an orphan again when it is due."""

@@ -68,7 +68,7 @@ LOGGED: dict[type[Event], Line] = {
     events.Broken: Line(
         _WARNING,
         "%(by)s broke the lock on %(resource)r that %(owner)s holds (token %(token)d): %(reason)s; "
-        "it stays taken for %(left).1f s",
+        "it stays taken for %(left).1f s (0: it is free, and its holder may still be at work)",
     ),
     events.TokenRejected: Line(
         _WARNING,

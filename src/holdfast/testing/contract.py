@@ -47,6 +47,7 @@ _THEMES = (
     "several",
     "election",
     "once",
+    "breaking",
 )
 
 

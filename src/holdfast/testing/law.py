@@ -24,6 +24,8 @@ NEEDS = {
     "shared": "several may hold at once",
     "detached": "a claim may outlive its client",
     "register": "fenced registers",
+    "evict": "claims can be broken by hand",
+    "extend": "leases can be made longer",
     "exact": "wakes nobody who cannot go",
     "host": "excludes other processes",
     "driven": "lives by our clock",
@@ -60,7 +62,8 @@ class Law:
 
 
 def _has(target: Target, capabilities: Capabilities, flavour: Flavour) -> set[str]:
-    has = {name for name in ("fair", "unfair", "shared", "detached", "register") if getattr(capabilities, name)}
+    flags = ("fair", "unfair", "shared", "detached", "register", "evict", "extend")
+    has = {name for name in flags if getattr(capabilities, name)}
     facts = {
         "exact": not capabilities.herd,
         "host": capabilities.scope is not Scope.PROCESS,

@@ -135,7 +135,7 @@ class World:
             self._wake(step.wake)
             return step.answer
         if verb == "renew":
-            steps = [self.queue.renew(claim.holder, now) for claim in arguments[0]]
+            steps = [self.queue.renew(claim.holder, now, claim.ttl) for claim in arguments[0]]
             for step in steps:
                 self._wake(step.wake)
             return [Renewed(step.answer.left) if isinstance(step.answer, Renewed) else LOST for step in steps]

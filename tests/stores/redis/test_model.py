@@ -15,7 +15,7 @@ from holdfast.core.queue import TOKEN_LIMIT, Queue, Step, next_token
 from holdfast.errors import StoreError, StoreUnavailable
 from holdfast.stores.redis._sync.store import RedisStore
 from holdfast.testing.servers.redis import RedisServer
-from tests.core.naive import WAITING_LIFE, Ask, Evict, Leave, Operation, Pass, Release, Renew, casts, operations
+from tests.core.naive import WAITING_LIFE, Ask, Break, Bury, Leave, Operation, Pass, Release, Renew, casts, operations
 from tests.servers import needed
 
 from .driven import DrivenRedis, drive
@@ -72,7 +72,7 @@ class Both:
         match what:
             case Pass(seconds, _):
                 self.redis.advance(seconds)
-            case Evict():
+            case Bury() | Break():
                 pass  # nobody can see from there that a process is dead
             case Ask(who, queue, twice) if not self._is_kept(who):  # a holder is new for every acquire
                 for _ in range(1 + twice):
@@ -109,7 +109,7 @@ class Both:
     def _renew(self, batch: list[Claim]) -> None:
         answers, now = self.store.renew(batch), self.redis.now
         # A renewal looks at its own claim alone: whoever has expired is noticed by the next claim or release.
-        assert answers == [Queue(self.queues[c.resource].entries).renew(c.holder, now).answer for c in batch]
+        assert answers == [Queue(self.queues[c.resource].entries).renew(c.holder, now, c.ttl).answer for c in batch]
         assert self.redis.told() == []
 
     def _compare_notices(self, step: Step, queue: Queue) -> None:
@@ -128,7 +128,7 @@ class Both:
 
     def _is_kept(self, who: int) -> bool:
         entry = self.queues[self.cast[who].resource].find(self.cast[who].holder)
-        return entry is not None and entry.kept and entry.expires > self.redis.now
+        return entry is not None and bool(entry.kept) and entry.expires > self.redis.now
 
 
 # A permit becomes free; the writer at the head cannot go, and the unfair waiter behind it can. Chance hardly finds it.

@@ -18,7 +18,7 @@ from holdfast.core.claim import Claim, Granted, Renewed, ResourceState
 from holdfast.core.queue import TOKEN_LIMIT, Queue, Step
 from holdfast.errors import StoreError
 from holdfast.stores.sqlite.claims import Claims
-from tests.core.naive import WAITING_LIFE, Ask, Evict, Operation, Pass, Release, Renew, casts, operations
+from tests.core.naive import WAITING_LIFE, Ask, Break, Bury, Operation, Pass, Release, Renew, casts, operations
 
 from .driven import DAY, driven_clock, open_claims, sql
 
@@ -71,7 +71,7 @@ class Both:
                     self.clients[i] = self._open()
                     self.next_sweep[i] = 0.0
                     self.deaf |= {claim.holder for claim in self.cast[i::2] if self._waits(claim.holder)}
-                case Evict():
+                case Bury():
                     pass  # both clients live in this process; the dead are dealt with in test_processes
                 case Ask(who) if self._is_kept(who):
                     pass  # a holder is new for every acquire
@@ -82,6 +82,8 @@ class Both:
                     self._renew(who)
                 case Release(who, keep):
                     self._release(who, keep)
+                case Break(who, at_once):
+                    self._break(who, at_once)
             self._compare_views()
             self._compare_wakeups()
 
@@ -107,7 +109,7 @@ class Both:
         answers = self.clients[who % 2].renew(batch)
         now = self.clock.now()
         # A renewal looks at its own row alone: whoever has expired meanwhile is noticed by the next claim or release.
-        expected = [Queue(self.queues[c.resource].entries).renew(c.holder, now).answer for c in batch]
+        expected = [Queue(self.queues[c.resource].entries).renew(c.holder, now, c.ttl).answer for c in batch]
         assert answers == expected
 
     def _release(self, who: int, keep: float) -> None:
@@ -116,6 +118,13 @@ class Both:
         step = self.queues[claim.resource].release(claim.holder, self.clock.now(), keep)
         assert had is step.answer
         self.woken.discard(claim.holder)
+        self._told(step)
+
+    def _break(self, who: int, at_once: bool) -> None:
+        claim = self.cast[who]
+        answer = self.clients[1 - who % 2].evict(claim.resource, claim.holder, at_once)  # by somebody else
+        step = self.queues[claim.resource].evict(claim.holder, self.clock.now(), at_once)
+        assert answer == step.answer
         self._told(step)
 
     def _told(self, step: Step) -> None:
@@ -147,7 +156,7 @@ class Both:
 
     def _is_kept(self, who: int) -> bool:
         entry = self.queues[self.cast[who].resource].find(self.cast[who].holder)
-        return entry is not None and entry.kept and entry.expires > self.clock.now()
+        return entry is not None and bool(entry.kept) and entry.expires > self.clock.now()
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
-from ...core.claim import Answer, Claim, Granted, Lost, Record, Renewal, Renewed, ResourceState, Waiting
+from ...core.claim import Answer, Claim, Evicted, Granted, Lost, Record, Renewal, Renewed, ResourceState, Waiting
 from ...core.fence import Fence
 from ...core.queue import Queue, Step
 from ...core.register import Register
@@ -52,7 +52,7 @@ class Room:
         with self._mutex:
             for claim in claims:
                 key = (namespace, claim.resource)
-                answer = self._step(key, self._queue(key).renew(claim.holder, now)).answer
+                answer = self._step(key, self._queue(key).renew(claim.holder, now, claim.ttl)).answer
                 assert isinstance(answer, Renewed | Lost)
                 answers.append(answer)
         return answers
@@ -62,6 +62,14 @@ class Room:
         with self._mutex:
             key = (namespace, resource)
             return self._step(key, self._queue(key).release(holder, now, keep)).answer is True
+
+    def evict(self, namespace: str, resource: str, holder: str, at_once: bool, now: float) -> Evicted | None:
+        """Break a granted claim."""
+        with self._mutex:
+            key = (namespace, resource)
+            answer = self._step(key, self._queue(key).evict(holder, now, at_once)).answer
+        assert answer is None or isinstance(answer, Evicted)
+        return answer
 
     def inspect(self, namespace: str, prefix: str, now: float) -> list[ResourceState]:
         """Show what is held or waited for."""

@@ -16,6 +16,7 @@ from ...core.claim import (
     Answer,
     Claim,
     Details,
+    Evicted,
     Granted,
     Renewal,
     Renewed,
@@ -150,6 +151,16 @@ class Claims:
             self._retire_wakeup(holder)
         return answer is True
 
+    def evict(self, resource: str, holder: str, at_once: bool = False) -> Evicted | None:
+        """See Store."""
+        answer = self._step(resource, lambda queue: queue.evict(holder, self._clock.now(), at_once))
+        assert answer is None or isinstance(answer, Evicted)
+        return answer
+
+    def time(self) -> tuple[float, float]:
+        """See Store. All who use the file are on this machine."""
+        return self._wall(), 0.0
+
     def inspect(self, prefix: str = "") -> list[ResourceState]:
         """See Store."""
         rows = self._database.run(
@@ -247,7 +258,7 @@ class Claims:
         dead = {process for process in processes if self._is_dead(process)}
         if not dead:
             return ()
-        return queue.evict({entry.claim.holder for entry in entries if _process(entry) in dead}).drop
+        return queue.bury({entry.claim.holder for entry in entries if _process(entry) in dead}).drop
 
     def _is_dead(self, process: str) -> bool:
         """Ask about a process, but not every time: whoever waits is woken by the end of one that was alive."""

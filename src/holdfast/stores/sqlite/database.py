@@ -280,7 +280,7 @@ class Database:
         ).fetchall()
         for row in rows:
             entry, key = read_entry(row[8], row), (row[7], row[8], row[0])
-            if entry.token and (entry.claim.detached or entry.kept):
+            if entry.outlives:
                 left = entry.expires + meta["offset"] - (now + offset)
                 expires = now + max(0.0, min(entry.claim.ttl, left))  # a wall clock that was set back adds nothing
             else:

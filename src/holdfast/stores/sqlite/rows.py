@@ -38,4 +38,4 @@ def read_entry(resource: str, row: Sequence[Any]) -> Entry:
     """Turn a row of COLUMNS into an entry of the queue."""
     seq, _, holder, token, expires, kept, text = row[:7]
     claim, address = unpack(resource, holder, text)
-    return Entry(seq, claim, token, expires, bool(kept), address)
+    return Entry(seq, claim, token, expires, kept, address)

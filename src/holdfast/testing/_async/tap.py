@@ -133,7 +133,7 @@ class Tap:
 
     def __getattr__(self, name: str) -> Any:
         # What a store of a third party may lack, the tap lacks, too.
-        if name not in ("blocking", "wake", "evict", "extend", "time"):
+        if name not in ("blocking", "wake", "evict", "time", "state"):
             raise AttributeError(name)
         verb = getattr(self.store, name)
         if name == "wake":

@@ -8,7 +8,7 @@ from math import inf
 
 from ...._clock import Clock
 from ...._sync import runtime
-from ....core.claim import Answer, Claim, Record, Renewal, ResourceState, Waiting, changed, find
+from ....core.claim import Answer, Claim, Evicted, Record, Renewal, ResourceState, Waiting, changed, find
 from ....core.fence import Fence
 from ....core.promises import KEEPS_ALL, Capabilities, Fault, Scope
 from ....core.urls import StoreURL
@@ -19,6 +19,9 @@ _CAPABILITIES = Capabilities(
     store="memory",
     scope=Scope.PROCESS,
     faults={Fault.CLIENT_PAUSE: KEEPS_ALL, Fault.CLIENT_CRASH: KEEPS_ALL, Fault.CLOCK_STEP: KEEPS_ALL},
+    evict=True,
+    extend=True,
+    dated=True,
 )
 
 
@@ -70,6 +73,14 @@ class MemoryStore:
     def release(self, resource: str, holder: str, keep: float = 0.0) -> bool:
         """See Store."""
         return self._keeping.release(resource, holder, keep)
+
+    def evict(self, resource: str, holder: str, at_once: bool = False) -> Evicted | None:
+        """See Store."""
+        return self._room.evict(self._namespace, resource, holder, at_once, self._clock.now())
+
+    def time(self) -> tuple[float, float]:
+        """See Store."""
+        return self._clock.wall_ns() / 1e9, 0.0
 
     def blocking(self) -> Blocking:
         """See Store."""

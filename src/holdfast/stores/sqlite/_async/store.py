@@ -22,6 +22,9 @@ _CAPABILITIES = Capabilities(
         Fault.SERVER_RESTART: KEEPS_ALL,
         Fault.CLOCK_STEP: KEEPS_ALL,
     },
+    evict=True,
+    extend=True,
+    dated=True,
 )
 
 _POLL_LEAST = 0.002
@@ -48,6 +51,8 @@ class SQLiteStore:
         self.claim = self._worker.wrap(self._claims.claim)
         self.renew = self._worker.wrap(self._claims.renew)
         self.release = self._worker.wrap(self._claims.release)
+        self.evict = self._worker.wrap(self._claims.evict)
+        self.time = self._worker.wrap(self._claims.time)
         self.inspect = self._worker.wrap(self._claims.inspect)
         self.read = self._worker.wrap(self._claims.registers.read)
         self.write = self._worker.wrap(self._claims.registers.write)

@@ -22,7 +22,7 @@ CREATE TABLE claims (
     holder    TEXT,                       -- NULL: no claim in this row
     token     INTEGER NOT NULL DEFAULT 0, -- 0 while it waits
     expires   REAL NOT NULL DEFAULT 0,
-    kept      INTEGER NOT NULL DEFAULT 0, -- released, but staying taken until it expires
+    kept      INTEGER NOT NULL DEFAULT 0, -- 1: released, but staying taken until it expires; 2: broken
     claim     TEXT NOT NULL DEFAULT '',   -- the rest, which no statement looks at: see rows.py
     PRIMARY KEY (namespace, resource, seq)
 ) WITHOUT ROWID;
