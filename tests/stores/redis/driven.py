@@ -15,7 +15,7 @@ from holdfast.stores.redis.script import Script, load
 from holdfast.stores.redis.wire import Access, Endpoint
 from holdfast.testing.servers.redis import RedisServer
 
-VERBS = {"_CLAIM": "claim", "_RELEASE": "release", "_RENEW": "renew", "_INSPECT": "inspect"}
+VERBS = {"_CLAIM": "claim", "_RELEASE": "release", "_RENEW": "renew", "_EVICT": "evict", "_INSPECT": "inspect"}
 
 PREFIX = """
 local server = redis

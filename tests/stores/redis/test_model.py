@@ -72,7 +72,7 @@ class Both:
         match what:
             case Pass(seconds, _):
                 self.redis.advance(seconds)
-            case Bury() | Break():
+            case Bury():
                 pass  # nobody can see from there that a process is dead
             case Ask(who, queue, twice) if not self._is_kept(who):  # a holder is new for every acquire
                 for _ in range(1 + twice):
@@ -84,6 +84,12 @@ class Both:
                 if holders:
                     holder = holders[nth % len(holders)]
                     self._do(Release([claim.holder for claim in self.cast].index(holder)))
+            case Break(who, at_once):
+                claim, queue_ = self.cast[who], self.queues[self.cast[who].resource]
+                answer = self.store.evict(claim.resource, claim.holder, at_once)
+                step = queue_.evict(claim.holder, self.redis.now, at_once)
+                assert answer == step.answer
+                self._compare_notices(step, queue_)
             case Release(who, keep):
                 claim, queue_ = self.cast[who], self.queues[self.cast[who].resource]
                 had = self.store.release(claim.resource, claim.holder, keep)
@@ -152,12 +158,24 @@ READERS = (
     [Claim("r0", "h0"), Claim("r0", "h1", 1), Claim("r0", "h2", 1)],
     [Ask(0), Ask(1), Ask(2), Release(0), Ask(2), Release(1)],
 )
+# Broken twice, renewed in vain, given back; a permit likewise; and one that is broken at once while another waits.
+_BREAKS = [Ask(0), Ask(1), Break(0), Break(0), Renew(0), Release(0, 2.5), Ask(1), Break(1, True), Renew(1)]
+BROKEN = ([Claim("r0", "h0"), Claim("r0", "h1")], _BREAKS)
+BROKEN_SHARE = ([Claim("r0", "h0", 2, 3), Claim("r0", "h1", 2, 3)], _BREAKS)
+# A renewal and a release come after the end, and nobody else has come.
+LATE = (
+    [Claim("r0", "h0", ttl=1.0), Claim("r1", "h1", ttl=1.0)],
+    [Ask(0), Ask(1), Pass(2.0, 0), Renew(0), Release(1)],
+)
 
 
 @settings(max_examples=200, deadline=None)
 @example(*PASSED_BY, True)
 @example(*KEPT, False)
 @example(*READERS, True)
+@example(*BROKEN, True)
+@example(*BROKEN_SHARE, True)
+@example(*LATE, False)
 @given(casts(resources=RESOURCES), operations(leave=LEAVES), st.booleans())
 def test_the_scripts_answer_as_the_queue_does(
     redis: DrivenRedis, cast: list[Claim], story: list[Operation | Leave], listen: bool
@@ -184,7 +202,13 @@ def test_the_scripts_answer_as_the_queue_does(
         ("claim", "q.waiting = q.waiting - 1", ""),  # counts who has left
         ("release", "tonumber(f[3]) > now then\n  redis", "true then\n  redis"),  # frees what has expired
         ("release", "and (f[4] or '') == '' ", ""),  # frees and wakes nobody
-        ("release", "elseif not q.kept then", "else"),  # frees what was to be kept
+        ("release", "elseif not q.kept or is_broken(me) then", "else"),  # frees what was to be kept
+        ("release", "not q.kept or is_broken(me)", "not q.kept"),  # keeps what was broken
+        ("release", "not mine.kept or is_broken(me)", "not mine.kept"),
+        ("evict", "q.kept and not is_broken(me)", "q.kept"),  # a second break ends what its holder works under
+        ("evict", "mine.kept and not is_broken(me)", "mine.kept"),
+        ("evict", "q.kept, counted = true, true", ""),  # goes on being renewed
+        ("evict", "if gone then\n  wake()", "if false then"),  # ends it, and tells nobody
         ("renew", "or tonumber(f[3]) <= now", ""),  # brings an expired lease back
         ("renew", "or string.match(f[4] or '', '^1') ", ""),  # prolongs what was released
         ("renew", "held_until <= now", "held_until == 0"),
@@ -207,6 +231,9 @@ def test_control_a_script_with_a_mistake_is_caught(redis: DrivenRedis, mistake: 
     @example(*PASSED_BY, True)
     @example(*KEPT, False)
     @example(*READERS, True)
+    @example(*BROKEN, True)
+    @example(*BROKEN_SHARE, True)
+    @example(*LATE, False)
     @given(casts(resources=RESOURCES), operations(leave=LEAVES), st.booleans())
     def attempt(cast: list[Claim], story: list[Operation | Leave], listen: bool) -> None:
         Both(redis, cast, listen).run(story)

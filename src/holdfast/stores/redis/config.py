@@ -26,6 +26,9 @@ SINGLE = Capabilities(
         Fault.SERVER_RESTART: KEEPS_ALL,
         Fault.CLOCK_STEP: frozenset({1, 9}),  # the server judges expiry by its wall clock
     },
+    evict=True,
+    extend=True,
+    dated=True,
     max_ttl=1e9,  # microseconds that are added to the clock must stay below 2^53
 )
 # Replication is asynchronous: a replica that is promoted may not have the last writes.

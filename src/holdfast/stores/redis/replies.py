@@ -8,7 +8,7 @@ from typing import Any
 
 from ...core.claim import MAX, Blocker, Claim, ClaimState, Granted, ResourceState, Waiting
 from ...core.fence import Fence, Seen, enter
-from ...core.queue import next_token
+from ...core.queue import BROKEN, KEPT, next_token
 
 US = 1_000_000
 
@@ -96,7 +96,7 @@ def _read_claim(holder: bytes, token: int, left: int, kept: int, seq: int, packe
     weight, capacity, fair, detached = map(int, head.split(" ")[:4])
     return ClaimState(
         holder.decode(), owner, token, left / US, weight, capacity, value[0] if value else None,
-        bool(detached or kept), bool(fair),
+        bool(detached or kept == KEPT), bool(fair), kept == BROKEN,
     )  # fmt: skip
 
 
@@ -109,4 +109,4 @@ def check_entered(reply: Sequence[Any], fence: Fence | None) -> None:
         enter(Seen(*reply[1:]), fence)
 
 
-assert MAX == 1 << 30, "the scripts know it as 1073741824"
+assert (MAX, KEPT, BROKEN) == (1 << 30, 1, 2), "the scripts know them as these numbers"

@@ -16,6 +16,7 @@ from ....core.claim import (
     Answer,
     Claim,
     Details,
+    Evicted,
     Granted,
     Record,
     Renewal,
@@ -41,6 +42,7 @@ from .servers import Cluster, Sentinels, Servers
 from .transport_subscriber import Subscriber
 
 _CLAIM, _RELEASE, _RENEW = load("redis", "claim"), load("redis", "release"), load("redis", "renew")
+_EVICT = load("redis", "evict")
 _INSPECT, _READ, _WRITE = load("redis", "inspect"), load("redis", "read"), load("redis", "write")
 _PAGE = 500  # keys that are read in one round trip
 
@@ -131,6 +133,27 @@ class RedisStore:
         """See Store."""
         self._subscriber.forget(holder)
         return bool(self._run(_RELEASE, self._names.queue(resource), holder, b"%d" % (keep * US)))
+
+    def evict(self, resource: str, holder: str, at_once: bool = False) -> Evicted | None:
+        """See Store."""
+        left = self._run(_EVICT, self._names.queue(resource), holder, b"1" if at_once else b"0")
+        return None if left < 0 else Evicted(left / US)
+
+    def time(self) -> tuple[float, float]:
+        """See Store."""
+        asked = monotonic()
+        node = self._servers.masters(asked + self._io_timeout)[0]
+        try:
+            seconds, micros = node.call(("TIME",), asked + self._io_timeout)
+        except ReplyError as error:
+            raise explain(error, node.endpoint) from None
+        took = monotonic() - asked  # it was asked somewhere in between
+        return int(seconds) + int(micros) / US + took / 2, took / 2
+
+    def state(self, resource: str) -> ResourceState | None:
+        """See Store. Without a scan of the keys, which inspect needs."""
+        state = read_state(resource, self._run(_INSPECT, self._names.queue(resource)))
+        return state if state.holders or state.waiters else None
 
     def inspect(self, prefix: str = "") -> list[ResourceState]:
         """See Store."""

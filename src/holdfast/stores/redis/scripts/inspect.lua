@@ -1,7 +1,8 @@
 -- Show one resource, and change nothing but who watches it.
 -- ARGV: nothing, or "channel name" and for how long to be told when the holders change
--- Returns {token, {holder, token, left, kept, seq, claim} …}: whoever holds or waits.
+-- Returns {token, {holder, token, left, kept, seq, claim} …}: whoever holds or waits. kept is 2 for what was broken.
 -- include resource.lua
+-- include broken.lua
 if ARGV[1] then
   local ends = now + ARGV[2]
   redis.call('ZADD', key .. ':watch', ends, ARGV[1])
@@ -17,7 +18,8 @@ if ARGV[1] then
 end
 local state = {tonumber(f[1]) or 0}
 if f[2] and tonumber(f[3]) > now then
-  state[2] = {f[2], state[1], tonumber(f[3]) - now, string.match(f[4] or '', '^1') and 1 or 0, 0, redis.call('HGET', key, 'claim')}
+  local kept = string.match(f[4] or '', '^1') and (is_broken(f[2]) and 2 or 1) or 0
+  state[2] = {f[2], state[1], tonumber(f[3]) - now, kept, 0, redis.call('HGET', key, 'claim')}
 end
 if (f[4] or '') ~= '' then
   local records = redis.call('HGETALL', key .. ':claims')
@@ -25,8 +27,8 @@ if (f[4] or '') ~= '' then
     local token, seq, kept, claim = string.match(records[i + 1], '^(%d+) (%d+) (%d) (.*)$')
     local ends = redis.call('ZSCORE', key .. (token == '0' and ':lives' or ':held'), records[i])
     if ends and tonumber(ends) > now then -- it has none while the slot is on the move
-      state[#state + 1] =
-        {records[i], tonumber(token), tonumber(ends) - now, tonumber(kept), tonumber(seq), claim}
+      local why = kept == '1' and is_broken(records[i]) and 2 or tonumber(kept)
+      state[#state + 1] = {records[i], tonumber(token), tonumber(ends) - now, why, tonumber(seq), claim}
     end
   end
 end

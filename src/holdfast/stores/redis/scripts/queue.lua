@@ -5,7 +5,7 @@
 --   KEYS[1]        hash  token: the counter. holder, ends, claim: the exclusive holder, if there is a holder.
 --                        life: until when the keys live. busy: empty, or if there is more than a holder
 --                        "kept watched waiting seq weight slack unfair soonest": whether the holder has released with
---                        a time to keep, whether somebody watches, how many wait, the last place in line, the weight
+--                        a time to keep or was broken (see broken.lua), whether somebody watches, how many wait, the last place in line, the weight
 --                        of those that share; for slack and unfair see wake(), for soonest sweep().
 --                        format: 1, written together with life. The first clients wrote none, and read none: a later
 --                        format must also have a holder, and ends that is no number, over which their scripts fail.

@@ -9,6 +9,7 @@ if keep == 0 and f[2] == me and (f[4] or '') == '' and tonumber(f[3]) > now then
   return 1
 end
 
+-- include broken.lua
 -- include queue.lua
 
 local gone = sweep()
@@ -18,7 +19,7 @@ if q.holder == me then
   if keep > 0 and not q.kept then
     q.kept, q.ends, last, counted = true, now + keep, now + keep, true
     fields = {'ends', q.ends}
-  elseif not q.kept then -- if it is, the answer to its first release was lost
+  elseif not q.kept or is_broken(me) then -- if it is only kept, the answer to its first release was lost
     vacate()
     gone = true
   end
@@ -30,7 +31,7 @@ elseif q.waiting + q.weight > 0 then
     if keep > 0 and mine.token > 0 and not mine.kept then
       redis.call('HSET', claims, me, (string.gsub(record, '^(%d+ %d+) 0', '%1 1', 1)))
       ends_at(held, now + keep, me)
-    elseif not mine.kept then
+    elseif not mine.kept or is_broken(me) then
       drop(me, mine)
       gone = true
     end
