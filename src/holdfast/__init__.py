@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import observe
+from . import events, observe, stores
 from ._process import release_on_sigterm
 from ._sync.client import Client, connect
 from ._sync.election import Election, Leader, Term
@@ -70,8 +70,10 @@ __all__ = [
     "Unsupported",
     "aio",
     "connect",
+    "events",
     "observe",
     "release_on_sigterm",
+    "stores",
 ]
 
 

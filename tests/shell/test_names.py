@@ -44,8 +44,10 @@ def test_names_of_holdfast() -> None:
         "Term",
         "Tree",
         "TreeLease",
+        "events",
         "observe",
         "release_on_sigterm",
+        "stores",
         "Cancel",
         "Semaphore",
     ]
