@@ -21,7 +21,7 @@ class Fault(Enum):
 
 
 class Scope(Enum):
-    """Among whom a lock excludes."""
+    """How far a lock reaches: it excludes the threads of a process, the processes of a host, or a cluster of machines."""
 
     PROCESS = "process"
     HOST = "host"
@@ -57,7 +57,7 @@ class Capabilities(NamedTuple):
     """What a store can do, and promises.
 
     store: its name, as messages and events have it.
-    scope: among whom it excludes: a process, a host or a cluster.
+    scope: how far its locks reach: a process, a host or a cluster.
     faults: the laws that each fault breaks. A fault that is not in it cannot happen.
     fair: whether it serves first come, first served.
     unfair: whether a claim may overtake those who wait.

@@ -6,8 +6,8 @@ A package of yours registers a module for its scheme, in its `pyproject.toml`:
     mystore = "mystore.holdfast_store"
 
 That module has two classes: `Store`, which keeps the interface `holdfast.stores.Store`, and `AsyncStore`, which keeps
-`holdfast.stores.AsyncStore`. Then `holdfast.connect("mystore://host")` finds them. `holdfast.testing.contract` puts
-them to the laws.
+`holdfast.stores.AsyncStore`. Then `holdfast.connect("mystore://host")` finds them. `holdfast.testing.contract` tests
+them against the laws.
 
 Nothing here is loaded before it is asked for.
 """
