@@ -82,7 +82,6 @@ def test_events_has_every_event() -> None:
 
 def test_stores_has_what_a_store_is_made_of() -> None:
     assert set(stores.__all__) <= set(dir(stores))
-    assert stores.Store is not stores.AsyncStore
     assert inspect.iscoroutinefunction(stores.AsyncStore.claim)
     assert not inspect.iscoroutinefunction(stores.Store.claim)
     for name in stores.__all__:

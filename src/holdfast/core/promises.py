@@ -21,7 +21,7 @@ class Fault(Enum):
 
 
 class Scope(Enum):
-    """How far a lock reaches: it excludes the threads of a process, the processes of a host, or a cluster of machines."""
+    """How far a lock reaches: the threads of one process, the processes of one host, or all machines of a cluster."""
 
     PROCESS = "process"
     HOST = "host"
