@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import observe
+from . import events, observe, stores
 from ._process import release_on_sigterm
 from ._sync.client import Client, connect
 from ._sync.election import Election, Leader, Term
@@ -14,7 +14,7 @@ from ._sync.multi import Leases, MultiLock, Tree, TreeLease
 from ._sync.ratelimit import RateLimit
 from ._sync.rwlock import RWLock
 from .core.cancel import Cancel
-from .core.claim import ClaimState, ResourceState
+from .core.claim import ClaimState, Holder, ResourceState
 from .core.fence import Fence
 from .core.promises import Capabilities
 from .errors import (
@@ -48,6 +48,7 @@ __all__ = [
     "Deadlock",
     "Election",
     "Fence",
+    "Holder",
     "Leader",
     "Lease",
     "LeaseLost",
@@ -70,8 +71,10 @@ __all__ = [
     "Unsupported",
     "aio",
     "connect",
+    "events",
     "observe",
     "release_on_sigterm",
+    "stores",
 ]
 
 

@@ -26,7 +26,10 @@ class Clock(Protocol):
         ...
 
     def patience(self, left: float) -> float:
-        """Return how many real seconds to sleep before looking at this clock again."""
+        """Return how many real seconds to sleep before looking at this clock again.
+
+        left: seconds until something is due, by this clock.
+        """
         ...
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import time
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -53,10 +54,11 @@ def _begin_anew() -> None:
 def release_on_sigterm() -> None:
     """Release what is held, and withdraw what waits, when this process is told to end by SIGTERM; then end as before.
 
-    Opt-in, for SIGTERM ends a process without a trace by default, and its leases stay taken for their ttl. All clients
-    are closed, within 2 s, and then the handler that was there before is called; if there was none, the process dies of
-    the signal. A program that ignores SIGTERM goes on ignoring it. Call it in the main thread, after whatever else sets
-    a handler. A program that wants to finish its work first calls `client.drain()` in a handler of its own instead.
+    Opt-in, for SIGTERM ends a process without a trace by default, and its leases stay taken for their ttl. All
+    clients are closed, within 2 s, and then the handler that was there before is called; if there was none, the
+    process dies of the signal (number 1 of a container, which cannot, exits with status 143). A program that
+    ignores SIGTERM goes on ignoring it. Call it in the main thread, after whatever else sets a handler. A program
+    that wants to finish its work first calls `client.drain()` in a handler of its own instead.
 
     Raises: ValueError outside of the main thread.
     """
@@ -73,6 +75,8 @@ def release_on_sigterm() -> None:
         else:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
+            if os.getpid() == 1:  # of a container: the kernel spares it
+                sys.exit(128 + number)
 
     release._of_holdfast = True  # type: ignore[attr-defined]
     signal.signal(signal.SIGTERM, release)

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 
 class LockError(Exception):
-    """The root of everything that holdfast raises on purpose, bad arguments (ValueError, TypeError) aside."""
+    """The root of everything that holdfast raises on purpose, bad arguments (ValueError, TypeError) aside.
+
+    message: the fact, the cause and the next move, for people.
+    resource: the name that it is about, None if it is about none.
+    owner: the label of whoever held or asked; None where it is not known.
+    token: the fencing token of the lease; None where there is none.
+    """
 
     def __init__(
         self,
@@ -21,7 +27,7 @@ class LockError(Exception):
 
 
 class AcquireTimeout(LockError, TimeoutError):
-    """The resource stayed busy for the whole timeout."""
+    """The resource stayed busy for the whole timeout. Also a TimeoutError. A store that is silent is another error."""
 
 
 class AcquireCancelled(LockError):
@@ -37,13 +43,13 @@ class NotHeld(LockError):
 
 
 class StaleToken(LockError):
-    """A fence has seen a newer token, `newest`: the writer lost its lease and must not write."""
+    """A fence has seen a newer token, `newest`: the writer has lost its lease and must not write."""
 
     newest: int = 0
 
 
 class RateLimited(LockError):
-    """The rate is used up; `retry_after` says when it is worth asking again."""
+    """The rate is used up; `retry_after` says in how many seconds it is worth asking again."""
 
     retry_after: float = 0.0
 
@@ -62,8 +68,8 @@ class Unsupported(LockError):
 
 
 class StoreError(LockError):
-    """The store refuses or cannot keep its promises: damaged, foreign, full, misconfigured."""
+    """The store refuses, or cannot keep its promises: damaged, foreign, full, misconfigured. Do not ask again."""
 
 
 class StoreUnavailable(StoreError):
-    """The store did not answer in time; whether it acted is unknown."""
+    """The store did not answer in time; whether it acted is unknown. Asking again may help."""

@@ -9,6 +9,7 @@ from holdfast.core.lease import EXITS, LIVE, TRANSITIONS, Fact, State
 from holdfast.core.names import MIN_TTL
 from holdfast.core.promises import LAWS, Broken, Capabilities, Fault
 from holdfast.stores.registry import STORES, find_store
+from tests.docs import reference
 from tests.docs.pages import generated, pages, replace_generated
 
 
@@ -76,7 +77,14 @@ def diagram() -> str:
     return "\n".join(["```mermaid", "stateDiagram-v2", *lines, "```"])
 
 
-PARTS = {"faults": faults, "abilities": abilities, "exits": exits, "transitions": transitions, "diagram": diagram}
+PARTS = {
+    "faults": faults,
+    "abilities": abilities,
+    "exits": exits,
+    "transitions": transitions,
+    "diagram": diagram,
+    **reference.PARTS,
+}
 
 
 def _kept(broken: Broken) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -125,3 +126,72 @@ def count():
     numbers, processes = zip(*(line.split() for line in written()), strict=True)
     assert len(set(processes)) == 2
     assert (sorted(map(int, numbers)) == list(range(20))) is excludes
+
+
+def databases_made(folder: Path, code: str) -> int:
+    """Run the tests with two workers; return how many databases they made."""
+    (folder / "test_shop.py").write_text(code)
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", "test_shop.py"]
+    # The run that this test belongs to has an identity of its own, and workers would take it for theirs.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "8 passed" in done.stdout
+    return len((folder / "made").read_text().splitlines())
+
+
+def test_xdist_workers_make_the_database_once(tmp_path: Path):
+    assert databases_made(tmp_path, block("def make_database(")) == 1
+
+
+@pytest.mark.control
+def test_without_once_each_xdist_worker_makes_one(tmp_path: Path):
+    assert databases_made(tmp_path, re.sub(r"@locks\.once.*\n", "", block("def make_database("))) == 2
+
+
+def test_a_stand_by_takes_over_when_beat_dies(tmp_path: Path):
+    # One folder with both: Celery can keep its queue there. What is sent are files.
+    (tmp_path / "queue").mkdir()
+    code = block("app = Celery(") + block("class StandBy").partition("one, two =")[0]
+    (tmp_path / "shop.py").write_text(
+        code.replace("ttl=15", "ttl=1").replace("return 5.0", "return 0.2")
+        + """
+@app.task(name="tick")
+def tick(): ...
+
+app.conf.broker_transport_options = dict.fromkeys(["data_folder_in", "data_folder_out", "processed_folder"], "queue")
+app.conf.beat_schedule = {"tick": {"task": "tick", "schedule": 0.2}}
+"""
+    )
+
+    def beat(name: str) -> subprocess.Popen[bytes]:
+        options = ["--scheduler", "shop:StandBy", "--schedule", name, "--pidfile", "", "--loglevel", "INFO"]
+        with (tmp_path / f"{name}.log").open("wb") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "celery", "-A", "shop", "beat", "--max-interval", "1", *options],
+                cwd=tmp_path,
+                env={**os.environ, "HOME": str(tmp_path), "CELERY_BROKER_URL": "filesystem://"},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def sent() -> int:
+        return len(list((tmp_path / "queue").iterdir()))
+
+    def says(name: str) -> str:
+        return (tmp_path / f"{name}.log").read_text()
+
+    beats = [beat("one")]
+    try:
+        eventually(lambda: sent() > 0, limit=LIMIT, complaint=lambda: says("one"))
+        beats.append(beat("two"))
+        eventually(lambda: "beat: Starting" in says("two"), limit=LIMIT, complaint=lambda: says("two"))
+        assert "Sending due task" not in says("two")
+        beats[0].kill()
+        beats[0].wait()
+        before = sent()
+        eventually(lambda: sent() > before + 2, limit=LIMIT, complaint=lambda: says("two"))
+    finally:
+        for each in beats:
+            each.kill()
+            each.wait()

@@ -30,6 +30,7 @@ def test_names_of_holdfast() -> None:
         "ClaimState",
         "Client",
         "Fence",
+        "Holder",
         "Lease",
         "Lock",
         "ResourceState",
@@ -44,8 +45,10 @@ def test_names_of_holdfast() -> None:
         "Term",
         "Tree",
         "TreeLease",
+        "events",
         "observe",
         "release_on_sigterm",
+        "stores",
         "Cancel",
         "Semaphore",
     ]

@@ -99,3 +99,16 @@ def test_a_program_that_ignores_the_signal_goes_on_ignoring_it(tmp_path: Path) -
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(0.3)
         assert detached(url)
+
+
+def test_number_one_of_a_container_ends_too(tmp_path: Path) -> None:
+    """The kernel spares it: a signal whose handler is the default one does nothing there."""
+    prepare = """
+        import os
+        os.getpid = lambda: 1
+        os.kill = lambda number, signal: None
+        holdfast.release_on_sigterm()
+    """
+    with running(tmp_path, "blocking", prepare) as (process, url):
+        assert ends(process) == (128 + signal.SIGTERM, "")
+        assert not detached(url)

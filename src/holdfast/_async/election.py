@@ -26,7 +26,12 @@ _LOOK_EVERY = 0.2  # during such a pause, whether the campaign was cancelled
 
 
 class Leader(NamedTuple):
-    """Who leads, as others see it: a view, out of date as soon as it is read."""
+    """Who leads, as others see it: a view, out of date as soon as it is read.
+
+    value: what the leader shows, its owner if it shows nothing.
+    owner: the label of the leader.
+    token: the fencing token of its term.
+    """
 
     value: str
     owner: str
@@ -34,7 +39,10 @@ class Leader(NamedTuple):
 
 
 class Term:
-    """The time in which this candidate leads. As the context of a `with` it ends quietly when it is lost."""
+    """The time in which this candidate leads; yielded by `Election.terms`.
+
+    Enter it (`async with term`): it ends with the body, and quietly if it is lost.
+    """
 
     __slots__ = ("_lease",)
 
@@ -74,11 +82,14 @@ class Term:
         self._lease.check()
 
     async def wait_lost(self, timeout: float | None = None) -> bool:
-        """Wait until the term is lost (True); False when it was resigned, or not lost within the timeout."""
+        """Wait until the term is lost (True); False when it was resigned, or not lost within the timeout.
+
+        timeout: seconds to wait; None, the default, waits for ever, 0 only looks.
+        """
         return await self._lease.wait_lost(timeout)
 
     async def resign(self) -> None:
-        """End the term now: the next candidate leads at once, without waiting for the ttl. Twice does nothing."""
+        """End the term now, so that the next candidate leads at once. Resigning twice does nothing."""
         try:
             await self._lease.release()
         except LeaseLost:
@@ -105,7 +116,7 @@ class Term:
 
 
 class Election:
-    """Candidates for one office: whoever holds the lock of this name leads, and `value` is shown to all."""
+    """Describes one candidate for an office, made by `Client.election`: whoever holds the lock of its name leads."""
 
     def __init__(
         self,
@@ -123,17 +134,23 @@ class Election:
         self.resource = Lock(engine, resource, **self._options).resource  # checks everything now
 
     def lead(self, timeout: float | None = None) -> Lock:
-        """Describe one term as a lock: `with election.lead(timeout=5) as lease`. Its loss raises LeaseLost."""
+        """Describe one term as a lock: `async with election.lead(timeout=5) as lease`. Its loss raises LeaseLost.
+
+        timeout: seconds to wait for the office; None, the default, waits for ever, 0 asks once.
+        """
         return Lock(self._engine, self.resource, timeout=timeout, value=self.value, kind="election", **self._options)
 
     async def terms(self, *, cancel: Cancel | None = None) -> AsyncGenerator[Term, None]:
-        """Campaign for ever: yields a term whenever this candidate leads.
+        """Campaign for ever: yield a term whenever this candidate leads.
 
         A term ends when it is lost, when it is resigned, or when the loop comes back for the next. A store that does
         not answer only delays the next term. What ends the loop is you (`break`, or `cancel`, from anywhere), or an
-        error that no waiting mends.
+        error that waiting does not cure.
 
         cancel: ends the campaign, quietly, when its `cancel()` is called; a term that has begun goes on to its end.
+            None by default.
+
+        Raises: StoreError; LockError when the client is closed or drained.
         """
         lock = self.lead()
         check_cancel(cancel)
@@ -162,7 +179,10 @@ class Election:
             await runtime.sleep(clock, min(until, clock.now() + _LOOK_EVERY))
 
     async def leader(self) -> Leader | None:
-        """Return who leads, or None. A view for people: to act on it, lead yourself and use the fence."""
+        """Return who leads, or None. A view for people: to act on it, lead yourself and use the fence.
+
+        Raises: StoreUnavailable; StoreError.
+        """
         state = find(await self._engine.inspect(self.resource), self.resource)
         return self._shown(state)
 

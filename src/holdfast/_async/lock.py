@@ -25,7 +25,7 @@ _ABLE = "use sqlite://, redis:// or etcd://"  # they can do what others refuse
 
 
 class LockOptions(TypedDict, total=False):
-    """What every kind of lock takes; see `Client.lock`."""
+    """What every kind of lock takes; explained at `Client.lock`."""
 
     ttl: float
     timeout: float | None
@@ -40,7 +40,11 @@ class LockOptions(TypedDict, total=False):
 
 
 class Lock(Acquirable[Lease]):
-    """Describes a claim on a resource: all of it, a share or a permit, as weight and capacity say."""
+    """Describes a claim on a resource; made by `Client.lock`, `RWLock` and `Election`.
+
+    It holds nothing itself: token, time left and loss are those of the lease that an acquire returns. So it may be
+    shared by threads and tasks. Acquire it, enter it (`async with lock as lease`), or decorate a function with it.
+    """
 
     def __init__(
         self,
@@ -70,7 +74,7 @@ class Lock(Acquirable[Lease]):
         self.renew = check_flag(renew, "renew")
         self.min_hold = check_number(min_hold, "min_hold")
         self.max_hold = inf if max_hold is None else check_number(max_hold, "max_hold", rule=" (or None: no limit)")
-        self.renew_for = self.max_hold if self.renew else -inf  # seconds since the grant
+        self._renew_for = self.max_hold if self.renew else -inf  # seconds since the grant
         self.owner = None if owner is None else check_name(owner, "owner")
         if on_lost is not None and not callable(on_lost):
             raise ValueError(f"on_lost is called with the lease; {on_lost!r} cannot be called")
@@ -103,7 +107,7 @@ class Lock(Acquirable[Lease]):
         state = await self._engine.state(self.resource)
         return state is not None and sum(seen.weight for seen in state.holders) + self.weight > self.capacity
 
-    def claim(self, holder: str, label: str) -> Claim:
+    def _claim(self, holder: str, label: str) -> Claim:
         """Return a claim; `label` is the owner's if the lock has none of its own."""
         known = self._known
         if known[0] is not label:
@@ -167,7 +171,7 @@ class Lock(Acquirable[Lease]):
 
 
 class Semaphore(Lock):
-    """Describes permits of a resource: as many as there are may be held at once."""
+    """Describes permits of a resource, several of which may be held at once; made by `Client.semaphore`."""
 
     def __init__(
         self, engine: Engine, resource: str, permits: int, weight: int, **options: Unpack[LockOptions]
@@ -189,7 +193,7 @@ class Semaphore(Lock):
 
         timeout: seconds to wait; None waits for ever, 0 asks once. Left out: the semaphore's own.
         weight: how many permits to take, at once or not at all. Left out: the semaphore's own, 1 unless it says more.
-        cancel: ends the wait when its `cancel()` is called, in whatever thread, task or signal handler.
+        cancel: ends the wait when its `cancel()` is called, in any thread, task or signal handler. None by default.
 
         Raises: AcquireTimeout if there were not enough; StoreUnavailable; AcquireCancelled.
         """
@@ -201,8 +205,10 @@ class Semaphore(Lock):
     ) -> Lease | None:
         """Return the lease, or None if there are not enough permits for the timeout. Every other trouble raises.
 
-        timeout: seconds to wait; by default it asks once.
+        timeout: seconds to wait; 0, the default, asks once. None waits for ever.
         weight, cancel: as for `acquire`.
+
+        Raises: StoreUnavailable; AcquireCancelled.
         """
         lock = self if weight is None else self._weighing(self._checked(weight))
         return await super(Semaphore, lock).try_acquire(timeout, cancel=cancel)

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class Once:
-    """Describes work that is done once for each key; decorates the function that does it."""
+    """Describes work that is done once for each name, made by `Client.once`; decorates the function that does it."""
 
     def __init__(
         self,
@@ -53,7 +53,10 @@ class Once:
         Lock(engine, "once", **options)  # checks them now
 
     def __call__(self, function: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
-        """Decorate a function: it gets the lease as `lease`, if it has that keyword-only parameter.
+        """Decorate a function: its result is recorded, and given to every later call.
+
+        function: a coroutine function for an asyncio client, a plain function otherwise. If it has a keyword-only
+            parameter `lease`, it gets the lease there.
 
         Raises: TypeError for what cannot run under a lease; ValueError for a template that does not fit it.
         """

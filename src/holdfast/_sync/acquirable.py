@@ -59,7 +59,7 @@ class Acquirable(Generic[L]):
         """Wait for it and return the lease.
 
         timeout: seconds to wait; None waits for ever, 0 asks once. Left out: the lock's own.
-        cancel: ends the wait when its `cancel()` is called, in whatever thread, task or signal handler.
+        cancel: ends the wait when its `cancel()` is called, in any thread, task or signal handler. None by default.
 
         Raises: AcquireTimeout if it stayed busy; StoreUnavailable; AcquireCancelled; Deadlock where this `with` block
         would wait for itself.
@@ -69,8 +69,10 @@ class Acquirable(Generic[L]):
     def try_acquire(self, timeout: float | None = 0, *, cancel: Cancel | None = None) -> L | None:
         """Return the lease, or None if it stays busy for the timeout. Every other trouble raises.
 
-        timeout: seconds to wait; by default it asks once.
+        timeout: seconds to wait; 0, the default, asks once. None waits for ever.
         cancel: as for `acquire`.
+
+        Raises: StoreUnavailable; AcquireCancelled; Deadlock as `acquire` does.
         """
         seconds = check_timeout(timeout)
         try:
@@ -101,7 +103,13 @@ class Acquirable(Generic[L]):
         return lease._end(entry, error)
 
     def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
-        """Decorate a function: it runs under the lock and gets the lease as `lease`, if it has that parameter."""
+        """Decorate a function: each call takes the lock, runs, and gives it back.
+
+        function: a coroutine function for an asyncio client, a plain function otherwise. If it has a keyword-only
+            parameter `lease`, it gets the lease there.
+
+        Raises: TypeError for what would go on after the lock was given back: a generator, or the other flavour.
+        """
         runtime.check_function(function, f"lock({self._name})")
         pass_lease = wants_lease(function)
 

@@ -182,7 +182,7 @@ class Engine:
             again = self._again(lock, strand, entry, timeout is None if endless is None else endless)
             if again is not None:
                 return again
-        claim = lock.claim(f"{self._actor(strand, entry)}.{self.new_id()}", self._owner or strand.label)
+        claim = lock._claim(f"{self._actor(strand, entry)}.{self.new_id()}", self._owner or strand.label)
         # The clock is read before asking: a slow reply must shorten the lease, never extend it.
         acquisition = Acquisition(claim, timeout, self.now(), self.limits, lock.detect_deadlocks, lock.kind)
         acquisition.nested = bool(strand.opened)
@@ -207,7 +207,7 @@ class Engine:
             if not granted:
                 token, since, deadline = go_on(self, acquisition, answer, cancel)
                 claim = acquisition.claim
-            ends = since + lock.renew_for
+            ends = since + lock._renew_for
             strays = acquisition.strays_until
             hold = Hold(self.keeper, claim, token, since, deadline, thread, lock.min_hold, ends, strays, lock.kind)
             return self._lease(lock, hold, acquisition.started, entry)
@@ -530,7 +530,7 @@ class Engine:
         return [
             self.keeper.orphan_of(lease._hold)
             for lease in cut_off
-            if releasing.pop(lease, None) and lease.half_released
+            if releasing.pop(lease, None) and lease._half_released
         ]
 
 

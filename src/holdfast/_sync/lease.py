@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 
 
 class Lease(Share):
-    """A hold on a resource. Enter it, or release it; ask it before every step that must not be done without it."""
+    """A hold on a resource: what an acquire returns.
+
+    Enter it (`with lease`), or release it, in any thread or task. Ask it before every step that must not be done
+    without it: `check()`. It cannot be pickled; `fence` can.
+    """
 
     __slots__ = ("__weakref__", "_body", "_ended", "_engine", "_on_lost")
 
@@ -83,7 +87,7 @@ class Lease(Share):
 
     @property
     def remaining(self) -> float:
-        """Seconds until the lease is lost unless it is renewed."""
+        """Seconds until the lease is lost unless it is renewed; 0 if it was lost or released."""
         return max(0.0, self._hold.deadline - self._engine.now()) if self.state in LIVE else 0.0
 
     def check(self) -> None:
@@ -149,7 +153,10 @@ class Lease(Share):
             self._raise_lost()
 
     def wait_lost(self, timeout: float | None = None) -> bool:
-        """Wait until the lease is lost (True); False when it was released, or not lost within the timeout."""
+        """Wait until the lease is lost (True); False when it was released, or not lost within the timeout.
+
+        timeout: seconds to wait; None, the default, waits for ever, 0 only looks.
+        """
         seconds = check_timeout(timeout)
         clock, hold, look = self._engine.clock, self._hold, self._hold.keeper.look
         if look(hold) not in LIVE:

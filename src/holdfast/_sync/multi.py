@@ -29,7 +29,10 @@ _SHORT = 0.1
 
 
 class Leases(Mapping[str, Lease]):
-    """What a multi-lock gives: the lease of each resource, in the order in which they were taken."""
+    """What `lock_all` gives: a mapping from each resource to its lease, in the order in which they were taken.
+
+    They stand and fall together. Enter it (`with leases`), or release it.
+    """
 
     def __init__(self, leases: dict[str, Lease]) -> None:
         self._leases = leases
@@ -120,7 +123,10 @@ class Leases(Mapping[str, Lease]):
 
 
 class TreeLease(Leases):
-    """The leases of a path: shared on the parents, exclusive on the leaf, which it speaks for."""
+    """What `tree` gives: the leases of a path, shared on the parents and exclusive on the leaf.
+
+    Token and fence are those of the leaf.
+    """
 
     @property
     def leaf(self) -> Lease:
@@ -144,8 +150,10 @@ class TreeLease(Leases):
 
     @property
     def fences(self) -> tuple[Fence, ...]:
-        """The fences of the path from the root down, the leaf's last. All have to be entered, in one transaction: who
-        holds a parent exclusively shuts out those below by the parent's fence.
+        """The fences of the path from the root down, the leaf's last.
+
+        A guard has to enter all of them, in one transaction: whoever holds a parent exclusively shuts out those below
+        it by the parent's fence.
         """
         return tuple(lease.fence for lease in self._leases.values())
 
@@ -207,7 +215,7 @@ class _Several(Acquirable[L]):
 
 
 class MultiLock(_Several[Leases]):
-    """Describes several locks that are taken together under one deadline."""
+    """Describes several locks that are taken together, under one deadline; made by `Client.lock_all`."""
 
     _kind = Leases
 
@@ -222,7 +230,7 @@ class MultiLock(_Several[Leases]):
 
 
 class Tree(_Several[TreeLease]):
-    """Describes a lock on a node of a hierarchy: a share of every parent from the root down, and all of the leaf.
+    """Describes a lock on a node of a hierarchy, made by `Client.tree`: a share of each parent, and all of the leaf.
 
     Parents sort before what is below them, so trees and `lock_all` cannot deadlock with each other.
     """

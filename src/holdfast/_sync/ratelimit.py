@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class RateLimit:
-    """At most `limit` hits in any window of `per` seconds, by the store's clock, among all who use the resource."""
+    """Describes a rate limit, made by `Client.rate_limit`: so many hits in any window of time, among all who use it."""
 
     def __init__(self, engine: Engine, resource: str, limit: int, *, per: float) -> None:
         self._engine = engine

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 
 class RWLock:
-    """Two locks on one resource. A reader that comes after a waiting writer waits behind it: nobody starves."""
+    """Two locks on one resource, made by `Client.rwlock`.
+
+    A reader that comes after a waiting writer waits behind it, so nobody starves.
+    """
 
     def __init__(self, engine: Engine, resource: str, **options: Unpack[LockOptions]) -> None:
         self._engine = engine

@@ -37,7 +37,11 @@ class Store(Protocol):
         """Ask for the resource, or ask again. Idempotent per holder: a claim sent twice is one claim.
 
         A claim that has to wait keeps its place in line for `capabilities.waiting_life` seconds after it last asked.
-        `queue=False` leaves nothing behind unless it is granted.
+
+        claim: what is asked for.
+        queue: False leaves nothing behind unless it is granted; True by default.
+
+        Raises: StoreUnavailable when the outcome is unknown; StoreError.
         """
         ...
 
@@ -47,6 +51,10 @@ class Store(Protocol):
 
         A store that has given the resource to the claim meanwhile may say so: then asking is not needed. Such a grant
         lasts for `left` or longer, counted from when the claim last asked.
+
+        claim: the one that waits.
+        waiting: the answer that it got.
+        until: when to return at the latest, by the clock that the store was made with.
         """
         ...
 
@@ -54,35 +62,57 @@ class Store(Protocol):
         """Prolong granted claims, as few round trips as possible; one answer for each, in order.
 
         What has ended is never re-created. A claim may come with a longer ttl than it was granted with, where
-        `capabilities.extend` says so. `limit` is what the whole may take, if that is less than `io_timeout`.
+        `capabilities.extend` says so.
+
+        claims: those to prolong, each by its ttl from now on.
+        limit: seconds that the whole may take, if that is less than `io_timeout`. None, the default, sets no other.
         """
         ...
 
     def release(self, resource: str, holder: str, keep: float = 0.0) -> bool:
         """End a granted claim or withdraw a waiting one; False if the store does not have it.
 
-        With `keep` a granted claim stays taken for that many seconds, as a detached one.
+        resource, holder: which claim.
+        keep: seconds that a granted claim stays taken, as a detached one; 0, the default, ends it at once.
+
+        Raises: StoreUnavailable when the outcome is unknown; StoreError.
         """
         ...
 
     def inspect(self, prefix: str = "") -> list[ResourceState]:
-        """Show the resources that are held or waited for, sorted by name: a view for people, never used to decide."""
+        """Show the resources that are held or waited for, sorted by name: a view for people, never used to decide.
+
+        prefix: what their names begin with; all, if it is left out.
+        """
         ...
 
     def watch(self, resource: str, seen: ResourceState | None, until: float) -> None:
-        """Return when the resource's holders may differ from those in `seen`, at `until` at the latest."""
+        """Return when the holders of a resource may have changed.
+
+        resource: which.
+        seen: what is known of it; None if nobody held it.
+        until: when to return at the latest, by the clock that the store was made with.
+        """
         ...
 
     def read(self, key: str, fence: Fence | None = None) -> Record | None:
         """Return what the fenced register holds. With a fence, enter it first, in the same step: whoever reads in order
         to write must know that no older holder can write in between.
 
+        key: the name of the register.
+        fence: that of whoever reads in order to write. None, the default, only reads.
+
         Raises: StaleToken if it has seen a newer token.
         """
         ...
 
     def write(self, key: str, value: str, fence: Fence, keep: float | None = None) -> None:
-        """Set the fenced register, durably, and forget the value after `keep` seconds (None: never).
+        """Set the fenced register, durably.
+
+        key: the name of the register.
+        value: what it holds from now on.
+        fence: that of whoever writes.
+        keep: seconds after which the value is forgotten; None, the default: never.
 
         Raises: StaleToken if it has seen a newer token.
         """
@@ -102,6 +132,8 @@ class Store(Protocol):
         and signal handler.
 
         A store without this method does not cancel waits at once, but when they next ask.
+
+        holder: the identity of the claim.
         """
         ...
 
@@ -125,6 +157,10 @@ class FullStore(Store, Protocol):
         From then on its renewals answer Lost, and its end stays exactly where the last renewal has put it: its holder
         knows of the loss before anybody else is granted. A release by its holder ends it. With `at_once` it has ended,
         and so has one that only stays taken after its release. See `capabilities.evict`.
+
+        resource: what it holds.
+        holder: whose claim; the store compares, and nobody who has come since is broken.
+        at_once: end it now. Default False.
         """
         ...
 
@@ -133,7 +169,10 @@ class FullStore(Store, Protocol):
         ...
 
     def state(self, resource: str) -> ResourceState | None:
-        """Show exactly this resource; None if nobody holds it or waits for it."""
+        """Show one resource; None if nobody holds it or waits for it.
+
+        resource: its exact name.
+        """
         ...
 
 
@@ -141,5 +180,11 @@ class StoreFactory(Protocol):
     """What a scheme stands for: a class, or any callable of this shape. It does no I/O."""
 
     def __call__(self, url: StoreURL, *, namespace: str, io_timeout: float, clock: Clock) -> Store:
-        """Make the store of this address."""
+        """Make the store of this address.
+
+        url: where it is.
+        namespace: keeps its claims and registers apart from those of others.
+        io_timeout: seconds that one exchange with the server may take.
+        clock: where time comes from; tests drive it.
+        """
         ...

@@ -20,7 +20,7 @@ class Cancel:
 
     @property
     def cancelled(self) -> bool:
-        """Whether cancel() was called."""
+        """Whether `cancel()` was called."""
         return self._cancelled
 
     def cancel(self) -> None:

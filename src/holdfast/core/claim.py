@@ -20,7 +20,18 @@ Details = tuple[int, int, float, str, str | None, bool, bool]
 
 
 class Claim(NamedTuple):
-    """What one acquire asks for. `holder` is new for every acquire; everything else describes what is asked for."""
+    """What one acquire asks for.
+
+    resource: the name, within the namespace of the store.
+    holder: the identity of this claim, random and new for every acquire.
+    weight: how much it takes: MAX for all, 1 for a share or a permit.
+    capacity: how much there is, by which this claim is judged: MAX, or the number of permits.
+    ttl: seconds that the grant lasts, from when the store made it or renewed it.
+    owner: the label for people.
+    value: what others see of it while it holds, as an election shows it; None for nothing.
+    fair: whether it waits its turn; otherwise it may overtake those who wait when the resource is free.
+    detached: whether it ends only at its expiry, and not with its client.
+    """
 
     resource: str
     holder: str
@@ -50,14 +61,24 @@ def actor_of(holder: str) -> str:
 
 
 class Granted(NamedTuple):
-    """The claim holds the resource; `left` seconds by the store's clock."""
+    """The claim holds the resource.
+
+    token: the fencing token, below 2^53.
+    left: seconds until it ends, by the store's clock.
+    """
 
     token: int
     left: float
 
 
 class Blocker(NamedTuple):
-    """Who stands in the way, for messages to people. `capacity` is the one that its claim is judged by."""
+    """Who stands in the way, for messages to people.
+
+    owner: its label.
+    token: its fencing token; 0 if it waits itself.
+    left: seconds until it ends unless it is renewed.
+    capacity: the one that its claim is judged by.
+    """
 
     owner: str
     token: int
@@ -66,16 +87,25 @@ class Blocker(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """The claim does not hold the resource. Asking again is pointless before `retry_after`, unless woken."""
+    """The claim does not hold the resource.
+
+    ahead: how many claims hold it or wait before this one.
+    retry_after: seconds before which asking again is pointless, unless the claim is woken.
+    blocker: the first of those ahead, if the store knows it.
+    newest: no token up to this one can belong to a grant that comes later; 0 if the store does not say.
+    """
 
     ahead: int
     retry_after: float
     blocker: Blocker | None = None
-    newest: int = 0  # no token up to this one can belong to a grant that comes later
+    newest: int = 0
 
 
 class Renewed(NamedTuple):
-    """The lease lives on for `left` seconds by the store's clock."""
+    """The lease lives on.
+
+    left: seconds until it ends, by the store's clock.
+    """
 
     left: float
 
@@ -85,7 +115,10 @@ class Lost(NamedTuple):
 
 
 class Unknown(NamedTuple):
-    """No answer: the renewal may or may not have happened, so nothing may be concluded from it."""
+    """No answer: the renewal may or may not have happened, so nothing may be concluded from it.
+
+    cause: what went wrong, for people.
+    """
 
     cause: str = ""
 
@@ -96,13 +129,28 @@ LOST = Lost()
 
 
 class Evicted(NamedTuple):
-    """The claim was broken: it is renewed no more, and ends in `left` seconds by the store's clock. 0: it has ended."""
+    """The claim was broken: it is renewed no more.
+
+    left: seconds until it ends, by the store's clock; 0: it has ended.
+    """
 
     left: float
 
 
 class ClaimState(NamedTuple):
-    """One claim as people see it. `token` is 0 while it waits; `broken`: somebody has evicted it."""
+    """One claim as people see it.
+
+    holder: its identity, new for every acquire.
+    owner: the label of whoever made it.
+    token: its fencing token; 0 while it waits.
+    left: seconds until it ends unless it is renewed.
+    weight: how much it takes.
+    capacity: how much there is, by which it is judged.
+    value: what it shows, in an election; None for nothing.
+    detached: whether it ends only at its expiry, and not with its client.
+    fair: whether it waits its turn.
+    broken: whether somebody has broken it: it is renewed no more.
+    """
 
     holder: str
     owner: str
@@ -154,7 +202,13 @@ def holders_of(state: ResourceState | None, dated: bool) -> list[Holder]:
 
 
 class ResourceState(NamedTuple):
-    """A resource as people see it: a view that is never used to decide."""
+    """A resource as people see it: a view that is never used to decide.
+
+    resource: its name.
+    token: the last fencing token that was given out for it.
+    holders: the claims that hold it.
+    waiters: the claims that wait for it, the next one first.
+    """
 
     resource: str
     token: int
@@ -177,7 +231,11 @@ def changed(seen: ResourceState | None, state: ResourceState | None) -> bool:
 
 
 class Record(NamedTuple):
-    """What a fenced register holds, and the token that wrote it."""
+    """What a fenced register holds.
+
+    value: what was written.
+    token: the fencing token that wrote it.
+    """
 
     value: str
     token: int

@@ -10,9 +10,9 @@ from typing import Any, ClassVar, dataclass_transform
 class Event:
     """Something that happened.
 
-    at: when, by the client's clock (CLOCK_BOOTTIME where there is one).
+    at: when, by the client's clock (CLOCK_BOOTTIME where there is one, seconds).
     store: the store, as its capabilities call it: `redis`, `etcd` ...
-    namespace, resource: what it is about. Events about a whole client have no resource.
+    namespace, resource: what it is about. Events about a whole client have no resource: it is empty.
     kind: what asked: `lock`, `read`, `write`, `semaphore`, `lock_all`, `tree`, `election`, `once`, `rate limit` or
         `register`.
     owner: the label of whoever holds or asks.
@@ -57,22 +57,32 @@ class Event:
 
 
 class Acquired(Event):
-    """A claim was granted after `waited` seconds."""
+    """A claim was granted: emitted by every acquire that succeeds. Entering a reentrant lock again is none.
+
+    token: the fencing token.
+    waited: seconds from the call to the grant.
+    """
 
     token: int
     waited: float
 
 
 class Queued(Event):
-    """A claim has to wait behind `ahead` others."""
+    """A claim has to wait: emitted once, when it gets its place in line.
+
+    ahead: how many claims hold the resource or wait before it.
+    """
 
     ahead: int
 
 
 class StillWaiting(Event):
-    """A claim has waited for `waited` seconds, 10 at first and then a minute more each time, behind `ahead` others.
+    """A claim still waits: emitted after 10 s, then every minute. Logged as INFO.
 
-    `blocker` is the owner of the first of them; its token is 0 if it waits itself.
+    waited: seconds since the call.
+    ahead: how many claims hold the resource or wait before it.
+    blocker: the owner of the first of them; empty if the store does not know.
+    token: the token of the blocker; 0 if it waits itself.
     """
 
     waited: float
@@ -82,40 +92,63 @@ class StillWaiting(Event):
 
 
 class Busy(Event):
-    """An acquire that asks once (timeout=0) found the resource busy."""
+    """An acquire that asks once (`timeout=0`, a bare `try_acquire()`) found the resource busy.
+
+    blocker: the owner of whoever stood in the way; empty if the store does not know.
+    """
 
     blocker: str
 
 
 class TimedOut(Event):
-    """An acquire gave up after `waited` seconds: the resource stayed busy."""
+    """An acquire gave up: the resource stayed busy for its whole timeout.
+
+    waited: seconds since the call.
+    blocker: the owner of whoever stood in the way; empty if the store does not know.
+    """
 
     waited: float
     blocker: str
 
 
 class Abandoned(Event):
-    """An acquire was cancelled, interrupted or cut off, and its claim withdrawn."""
+    """An acquire was cancelled, interrupted or cut off, and its claim withdrawn.
+
+    cause: what ended it.
+    """
 
     cause: str
 
 
 class Released(Event):
-    """A lease was given back after `held` seconds."""
+    """A lease was given back, by the end of its `with` or by `release()`.
+
+    token: the fencing token.
+    held: seconds since the grant.
+    """
 
     token: int
     held: float
 
 
 class Renewed(Event):
-    """A lease was renewed; the answer took `took` seconds."""
+    """A lease was renewed: emitted for each lease, after every third of its ttl.
+
+    token: the fencing token.
+    took: seconds until the store had answered.
+    """
 
     token: int
     took: float
 
 
 class AtRisk(Event):
-    """A renewal went unanswered; the lease is lost in `left` seconds unless a later one succeeds."""
+    """A renewal went unanswered, and the lease may be lost. Logged as a WARNING.
+
+    token: the fencing token.
+    left: seconds until it is lost unless a later renewal succeeds.
+    cause: what went wrong.
+    """
 
     token: int
     left: float
@@ -123,27 +156,46 @@ class AtRisk(Event):
 
 
 class Lost(Event):
-    """A lease ended before its holder let it go."""
+    """A lease ended before its holder let it go: another may hold the resource now. Logged as an ERROR.
+
+    token: the fencing token.
+    cause: why: a pause, a silent store, a claim that is no longer there.
+    """
 
     token: int
     cause: str
 
 
 class Dropped(Event):
-    """A lease object was garbage-collected without a release; it is renewed no more and ends at its ttl."""
+    """A lease object was garbage-collected without a release; it is renewed no more and ends at its ttl.
+
+    Logged as a WARNING, with a ResourceWarning.
+
+    token: the fencing token.
+    """
 
     token: int
 
 
 class Unreleased(Event):
-    """A release went unanswered; it is tried again until the lease has ended anyway."""
+    """A release went unanswered; it is tried again until the lease has ended anyway. Logged as a WARNING.
+
+    token: the fencing token.
+    cause: what went wrong.
+    """
 
     token: int
     cause: str
 
 
 class Broken(Event):
-    """Somebody, `by`, broke the lock of `owner` by hand, for a `reason`. It stays taken for `left` seconds more."""
+    """Somebody broke the lock of `owner` by hand: emitted by the client that broke it. Logged as a WARNING.
+
+    token: the fencing token of the lease that was broken.
+    by: the owner of the client that broke it.
+    reason: what was given as the reason.
+    left: seconds that the resource stays taken.
+    """
 
     token: int
     by: str
@@ -152,7 +204,12 @@ class Broken(Event):
 
 
 class TokenRejected(Event):
-    """A `guard` refused a token, for it has seen a newer one: its holder lost the lease, and tried to go on."""
+    """A guard refused a token: its holder had lost the lease, and tried to go on. Logged as a WARNING.
+
+    guard: what refused it: a register, for instance.
+    token: the one that was refused.
+    newest: the one that was there before.
+    """
 
     guard: str
     token: int
@@ -160,7 +217,12 @@ class TokenRejected(Event):
 
 
 class PermitsDiffer(Event):
-    """A claim asked for one of `permits`, and `other` holds or waits by another number; told once a client."""
+    """Two claims of one semaphore differ in how many permits there are. Once per client. Logged as a WARNING.
+
+    permits: the number of this client.
+    others: that of the other claim; 2^30 for one that wants all of the resource.
+    other: the owner of the other claim.
+    """
 
     permits: int
     others: int
@@ -168,10 +230,13 @@ class PermitsDiffer(Event):
 
 
 class LoopBlocked(Event):
-    """The event loop of an asyncio client has not run for `seconds`, because of what it does at `where`.
+    """The event loop of an asyncio client does not run. Logged as a WARNING.
 
     Its leases are kept nevertheless; its bodies do not go on, and cannot be told of a loss. `resource` and `owner` are
     empty: it is about all of them.
+
+    seconds: how long it has not run, at least a third of the ttl of a lease that is held.
+    where: the line that it stands at.
     """
 
     seconds: float
@@ -179,7 +244,12 @@ class LoopBlocked(Event):
 
 
 class EventsMissed(Event):
-    """So many events were not told: observers were slower than they came. `resource` and `owner` are empty."""
+    """Observers were slower than events came, and some were dropped. At most once a minute. Logged as a WARNING.
+
+    `resource` and `owner` are empty.
+
+    count: how many were dropped.
+    """
 
     count: int
 

@@ -8,7 +8,12 @@ from ..errors import StaleToken
 
 
 class Fence(NamedTuple):
-    """The proof that a lease hands to guards and headers. Frozen and picklable, unlike the lease."""
+    """The proof that a lease hands to guards and headers. Frozen and picklable, unlike the lease.
+
+    namespace, resource: what was locked.
+    token: larger than that of every earlier exclusive holder.
+    shared: whether it is that of a reader, beside which others may be valid.
+    """
 
     namespace: str
     resource: str
@@ -17,7 +22,11 @@ class Fence(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """The two numbers that a guard keeps for a resource."""
+    """The two numbers that a guard keeps for a resource.
+
+    newest: the largest token that it has let in.
+    exclusive: the largest of those that were not shared.
+    """
 
     newest: int = 0
     exclusive: int = 0
@@ -27,12 +36,18 @@ def admits(seen: Seen, token: int, shared: bool) -> bool:
     """Return whether a fence lets this token in. Equal tokens pass: one holder may write many times.
 
     With a single number live readers would refuse each other: their tokens differ, and all are valid.
+
+    seen: what the guard keeps.
+    token, shared: those of the fence.
     """
     return token >= (seen.exclusive if shared else seen.newest)
 
 
 def enter(seen: Seen, fence: Fence) -> Seen:
     """Return the numbers after this fence was let in.
+
+    seen: what the guard keeps.
+    fence: who wants to write, or to read.
 
     Raises: StaleToken if a newer one was there before.
     """

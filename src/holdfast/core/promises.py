@@ -21,7 +21,7 @@ class Fault(Enum):
 
 
 class Scope(Enum):
-    """Among whom a lock excludes."""
+    """How far a lock reaches: the threads of one process, the processes of one host, or all machines of a cluster."""
 
     PROCESS = "process"
     HOST = "host"
@@ -54,7 +54,26 @@ KEEPS_ALL: Broken = frozenset()
 
 
 class Capabilities(NamedTuple):
-    """What a store can do. `faults` gives the laws that a fault breaks; a fault that is not in it cannot happen."""
+    """What a store can do, and promises.
+
+    store: its name, as messages and events have it.
+    scope: how far its locks reach: a process, a host or a cluster.
+    faults: the laws that each fault breaks. A fault that is not in it cannot happen.
+    fair: whether it serves first come, first served.
+    unfair: whether a claim may overtake those who wait.
+    shared: whether several claims may hold a resource: readers, permits, trees.
+    detached: whether a claim can outlive its client: `renew=False`, `min_hold`, rate limits.
+    register: whether it has fenced registers, which `once` needs.
+    evict: whether somebody else can break a claim.
+    extend: whether a lease can be made longer.
+    dated: whether a token is the time of its grant, in microseconds, unless a clock was set back.
+    herd: whether a change wakes all who wait, and not only those that can go.
+    session: whether the claims of a client share one life, and are lost together.
+    min_ttl, max_ttl: the shortest and the longest lease that it keeps, in seconds.
+    waiting_life: seconds that a waiting claim keeps its place after it last asked.
+    lag: how many seconds after its end a claim may still be there, until the store has noticed.
+    notes: what was found in this deployment that breaks laws, and what to set.
+    """
 
     store: str
     scope: Scope
@@ -64,23 +83,29 @@ class Capabilities(NamedTuple):
     shared: bool = True
     detached: bool = True
     register: bool = True
-    evict: bool = False  # a claim can be broken by somebody else
-    extend: bool = False  # a lease can get a longer ttl
-    dated: bool = False  # a token is the time of its grant, in microseconds, unless a clock was set back
+    evict: bool = False
+    extend: bool = False
+    dated: bool = False
     herd: bool = False
-    session: bool = False  # claims of a client share one life: they are lost together
+    session: bool = False
     min_ttl: float = 0.0
     max_ttl: float = inf
     waiting_life: float = 6.0
-    lag: float = 0.0  # how long after its end a claim may still be there, until the store has noticed
-    notes: tuple[str, ...] = ()  # what was found in this deployment that breaks laws, and what to set
+    lag: float = 0.0
+    notes: tuple[str, ...] = ()
 
     def keeps(self, law: int) -> bool:
-        """Return whether a law is kept through every fault that this deployment can have."""
+        """Return whether a law is kept through every fault that this deployment can have.
+
+        law: its number, 1 to 15; see docs/guarantees.md.
+        """
         return all(law not in broken for broken in self.faults.values())
 
     def breaking(self, law: int) -> list[Fault]:
-        """Return the faults that break this law."""
+        """Return the faults that break a law.
+
+        law: its number, 1 to 15.
+        """
         return [fault for fault, broken in self.faults.items() if law in broken]
 
 

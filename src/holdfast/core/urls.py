@@ -17,7 +17,18 @@ Login = tuple[str | None, str | None]  # user name and password
 
 
 class StoreURL(NamedTuple):
-    """An address, taken from a URL or from a client object. Its str and repr hide the password."""
+    """An address, taken from a URL or from a client object. Its str and repr hide the password.
+
+    scheme: what stands before the colon, in lower case.
+    hosts: pairs of host and port; None where no port is given.
+    path: what follows the hosts, with its slash.
+    username, password: the login; None if there is none.
+    options: what follows the `?`, by name.
+    embedded: whether nobody chose it: the file of this user, made with its directory.
+    logins: pairs of user name and password, one for each host, where they differ.
+    ask_login: called for every login, instead of a password that is known: returns the user name, or None, and the
+        password. It may take long and raise, and is called in any thread. Only for a store with `asks_login = True`.
+    """
 
     scheme: str
     hosts: tuple[tuple[str, int | None], ...] = ()
@@ -25,10 +36,8 @@ class StoreURL(NamedTuple):
     username: str | None = None
     password: str | None = None
     options: Mapping[str, str] = {}
-    embedded: bool = False  # nobody chose it: the file of this user, made with its directory
-    logins: tuple[Login, ...] = ()  # one for each host, where they differ
-    # Called for every login, instead of a password that is known: returns it, and the user name if it knows one. It may
-    # take long, raise, and is called in any thread.
+    embedded: bool = False
+    logins: tuple[Login, ...] = ()
     ask_login: Callable[[], Login] | None = None
 
     def __repr__(self) -> str:
@@ -50,7 +59,9 @@ class StoreURL(NamedTuple):
         return (name or "") + (":***" if secret else "") + "@" if secret or name is not None else ""
 
     def with_password(self, password: object) -> StoreURL:
-        """Return the same address with this password, a str, or with one that this callable returns for every login.
+        """Return the same address with another password.
+
+        password: a str, or a callable that returns one for every login.
 
         Raises: ValueError if it is neither.
         """
@@ -69,7 +80,9 @@ class StoreURL(NamedTuple):
         return self._replace(password=None, logins=logins, ask_login=_AskedPassword(password))
 
     def with_options(self, options: Mapping[str, str | bool]) -> StoreURL:
-        """Return the same address with these options, too.
+        """Return the same address with more options.
+
+        options: by name; True and False stand for `true` and `false`.
 
         Raises: ValueError if one is neither a str nor a bool.
         """
@@ -81,6 +94,8 @@ class StoreURL(NamedTuple):
 
     def allow(self, *names: str) -> StoreURL:
         """Return the URL itself if it has no other options than these.
+
+        names: the options that the store knows.
 
         Raises: ValueError naming the unknown option and the known ones.
         """

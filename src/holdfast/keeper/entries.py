@@ -54,7 +54,7 @@ class Share:
         self._settled = False  # and nothing is left to do; this comes last
 
     @property
-    def half_released(self) -> bool:
+    def _half_released(self) -> bool:
         """Whether it has ended for its holder, and not yet for the store."""
         return not self._settled and self._hold.state is RELEASED
 

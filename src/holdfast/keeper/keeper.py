@@ -382,7 +382,7 @@ class Keeper:
 
     def half_released(self) -> bool:
         """Return whether some thread or task is in the middle of a release, which needs the store."""
-        return any(share.half_released for share in list(self.releasing))
+        return any(share._half_released for share in list(self.releasing))
 
     def forsaken(self) -> None:
         """Note that the event loop of this client was closed: nobody can release anything any more."""

@@ -20,11 +20,19 @@ class Blocking(Protocol):
     """The side of a store that the keeper calls, from any of its threads. It never touches an event loop."""
 
     def renew(self, claims: Sequence[Claim], limit: float, /) -> list[Renewal]:
-        """Prolong granted claims; see Store. Takes `limit` seconds at most, if that is less than io_timeout."""
+        """Prolong granted claims; see `Store`.
+
+        claims: those that are due.
+        limit: seconds that the whole may take, if that is less than io_timeout.
+        """
         ...
 
     def release(self, resource: str, holder: str, keep: float, /) -> bool:
-        """End a granted claim or withdraw a waiting one; see Store."""
+        """End a granted claim or withdraw a waiting one; see `Store`.
+
+        resource, holder: which claim.
+        keep: seconds that a granted one stays taken; 0 ends it at once.
+        """
         ...
 
     def ready(self) -> object:
@@ -37,12 +45,16 @@ class Blocking(Protocol):
 
 
 class Side(NamedTuple):
-    """A blocking side that is made of functions."""
+    """A blocking side that is made of functions.
+
+    renew, release, close: as `Blocking` has them.
+    ready: opens what can be opened before it is needed; by default there is nothing to open.
+    """
 
     renew: Callable[[Sequence[Claim], float], list[Renewal]]
     release: Callable[[str, str, float], bool]
     close: Callable[[], None]
-    ready: Callable[[], object] = bool  # opens it; by default there is nothing to open
+    ready: Callable[[], object] = bool
 
 
 class Store(Protocol):

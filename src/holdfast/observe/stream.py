@@ -39,6 +39,8 @@ def add(observer: Observer) -> Observer:
 
     Returns the observer, so that it can be used as a decorator.
 
+    observer: called with each event, as those of `connect` are. Each event costs every client a call.
+
     Raises: ValueError if it cannot be called.
     """
     global _everywhere
@@ -49,7 +51,10 @@ def add(observer: Observer) -> Observer:
 
 
 def remove(observer: Observer) -> None:
-    """Tell an observer no more; one that was not added is ignored."""
+    """Tell an observer no more.
+
+    observer: the one that was added; another is ignored.
+    """
     global _everywhere
     _everywhere = tuple(other for other in _everywhere if other is not observer)
     for stream in _streams:
