@@ -206,7 +206,7 @@ def _draw_class(kind: type, hashes: str) -> Iterator[str]:
     properties = {name: value for name, value in found.items() if isinstance(value, property)}
     if properties:
         yield "\n".join(f"- `.{name}`: {_told(value)}" for name, value in properties.items())
-    twins = {stores.Store: stores.AsyncStore, stores.FullStore: stores.AsyncFullStore}
+    twins: dict[type, type] = {stores.Store: stores.AsyncStore, stores.FullStore: stores.AsyncFullStore}
     twin = twins.get(kind) or getattr(holdfast.aio, kind.__name__, None)
     for name, value in found.items():
         if name not in properties:
