@@ -54,9 +54,13 @@ class Once:
         Lock(engine, "once", **options)  # checks them now
 
     def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
-        """Decorate a function: it gets the lease as `lease`, if it has that keyword-only parameter.
+        """Decorate a function: it gets the lease as `lease`, if it has that parameter.
 
-        Raises: TypeError for what cannot run under a lease; ValueError for a template that does not fit it.
+        The parameter has to be keyword-only. Write `*, lease: Lease | None = None` where types are checked: callers do
+        not pass it, and without a default a type checker would demand it from them. It is never None in the body.
+
+        Raises: TypeError for what cannot run under a lease, or takes `lease` by position; ValueError for a template
+        that does not fit it.
         """
         runtime.check_function(function, f"once({self._template or self._key!r})")
         name_of = self._namer(function)
