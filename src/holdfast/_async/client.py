@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, NoReturn, Self, Unpack
 
 from .. import _process
 from .._clock import Clock, SystemClock
@@ -363,6 +363,9 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+    def __reduce__(self) -> NoReturn:
+        self._engine.__reduce__()  # here, too: the address may hold what cannot be pickled, and would be said first
 
     def __repr__(self) -> str:
         return f"<holdfast client of {self.url} namespace={self.namespace!r}>"

@@ -232,7 +232,7 @@ class Lease(Share):
         if self._on_lost is None:
             return
         try:
-            self._on_lost(self)
+            self._engine.home.follow(self._on_lost(self), f"on_lost of {self.resource!r}")
         except KeyboardInterrupt:
             raise
         except BaseException:  # neither sys.exit() nor a cancelled future in a callback may end what tells all others

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Coroutine
 from math import inf
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Never, Self, TypedDict, Unpack
 
 from ..core.cancel import Cancel
 from ..core.claim import MAX, Claim, make_claim
@@ -76,8 +76,10 @@ class Lock(Acquirable[Lease]):
         self.max_hold = inf if max_hold is None else check_number(max_hold, "max_hold", rule=" (or None: no limit)")
         self._renew_for = self.max_hold if self.renew else -inf  # seconds since the grant
         self.owner = None if owner is None else check_name(owner, "owner")
-        if on_lost is not None and not callable(on_lost):
-            raise ValueError(f"on_lost is called with the lease; {on_lost!r} cannot be called")
+        if on_lost is not None:
+            if not callable(on_lost):
+                raise ValueError(f"on_lost is called with the lease; {on_lost!r} cannot be called")
+            runtime.check_callback(on_lost, "on_lost")
         self.on_lost = on_lost
         if self.min_hold > self.ttl:
             raise ValueError(
@@ -188,30 +190,33 @@ class Semaphore(Lock):
         *,
         weight: int | None = None,
         cancel: Cancel | None = None,
+        **foreign: Never,
     ) -> Lease:
         """Wait for permits and return the lease.
 
         timeout: seconds to wait; None waits for ever, 0 asks once. Left out: the semaphore's own.
         weight: how many permits to take, at once or not at all. Left out: the semaphore's own, 1 unless it says more.
         cancel: ends the wait when its `cancel()` is called, in any thread, task or signal handler. None by default.
+        foreign: nothing; an argument that only other libraries have is refused, with the one to use instead.
 
         Raises: AcquireTimeout if there were not enough; StoreUnavailable; AcquireCancelled.
         """
         lock = self if weight is None else self._weighing(self._checked(weight))
-        return await super(Semaphore, lock).acquire(timeout, cancel=cancel)
+        return await super(Semaphore, lock).acquire(timeout, cancel=cancel, **foreign)
 
+    @runtime.asking
     async def try_acquire(
-        self, timeout: float | None = 0, *, weight: int | None = None, cancel: Cancel | None = None
+        self, timeout: float | None = 0, *, weight: int | None = None, cancel: Cancel | None = None, **foreign: Never
     ) -> Lease | None:
         """Return the lease, or None if there are not enough permits for the timeout. Every other trouble raises.
 
         timeout: seconds to wait; 0, the default, asks once. None waits for ever.
-        weight, cancel: as for `acquire`.
+        weight, cancel, foreign: as for `acquire`.
 
         Raises: StoreUnavailable; AcquireCancelled.
         """
         lock = self if weight is None else self._weighing(self._checked(weight))
-        return await super(Semaphore, lock).try_acquire(timeout, cancel=cancel)
+        return await super(Semaphore, lock).try_acquire(timeout, cancel=cancel, **foreign)
 
     def _checked(self, weight: object) -> int:
         number = check_count(weight, "weight")

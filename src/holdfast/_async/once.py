@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, cast
 
 from ..core.claim import Record
@@ -52,13 +52,17 @@ class Once:
         self._options = options
         Lock(engine, "once", **options)  # checks them now
 
-    def __call__(self, function: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
         """Decorate a function: its result is recorded, and given to every later call.
 
         function: a coroutine function for an asyncio client, a plain function otherwise. If it has a keyword-only
             parameter `lease`, it gets the lease there.
 
-        Raises: TypeError for what cannot run under a lease; ValueError for a template that does not fit it.
+        The parameter has to be keyword-only. Write `*, lease: Lease | None = None` where types are checked: callers do
+        not pass it, and without a default a type checker would demand it from them. It is never None in the body.
+
+        Raises: TypeError for what cannot run under a lease, or takes `lease` by position; ValueError for a template
+        that does not fit it.
         """
         runtime.check_function(function, f"once({self._template or self._key!r})")
         name_of = self._namer(function)

@@ -9,9 +9,10 @@ import sys
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
+from contextvars import ContextVar
 from queue import Empty, SimpleQueue
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, ParamSpec, TypeVar
 
 from .._clock import Clock
 from ..core.claim import Claim, Renewal
@@ -90,6 +91,33 @@ class Home:
         """Return whether what runs in that thread waits for the caller. Tasks go on while one of them awaits."""
         return False
 
+    def follow(self, result: object, what: str) -> None:
+        """Run what a callback returned, if it is a coroutine: as a task, for which nobody waits but `settle`."""
+        if not asyncio.iscoroutine(result):
+            return
+        work: Coroutine[Any, Any, Any] = result
+
+        def ended(task: asyncio.Task[None]) -> None:
+            _following.pop(task, None)
+            work.close()  # it may have been cancelled before its first step
+            if task.cancelled():
+                logger.warning("%s was cancelled before its end", what)
+
+        task = asyncio.get_running_loop().create_task(_follow(work, what))
+        if task.done():  # eager tasks may be
+            return ended(task)
+        _following[task] = self
+        task.add_done_callback(ended)
+
+    async def settle(self, seconds: float) -> None:
+        """Wait for these coroutines to end; cancel those that take longer."""
+        here = _followed.get()  # one of them may call close(): it must not wait for itself
+        tasks = [task for task, home in _following.copy().items() if home is self and task is not here]
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=max(0.0, seconds))
+            for task in late:
+                task.cancel()
+
     # -- called by the keeper's threads
 
     def closed(self) -> bool:
@@ -132,6 +160,22 @@ class Home:
         while outer.f_back is not None and _is_standard(outer.f_code.co_filename):
             outer = outer.f_back
         return _line(inner) if inner is outer else f"{_line(inner)}, called from {_line(outer)}"
+
+
+# The coroutines of callbacks that run, and the client that each belongs to. A loop refers to its tasks weakly: one that
+# waits for something that only it knows would be collected.
+_following: dict[asyncio.Task[None], Home] = {}
+_followed: ContextVar[asyncio.Task[Any] | None] = ContextVar("holdfast callback", default=None)
+
+
+async def _follow(work: Coroutine[Any, Any, Any], what: str) -> None:
+    _followed.set(asyncio.current_task())
+    try:
+        await work
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        raise
+    except BaseException:  # sys.exit() in a callback does not end the loop, as it does not where callbacks are plain
+        logger.exception("%s failed", what)
 
 
 _STANDARD = os.path.dirname(os.__file__)
@@ -463,20 +507,20 @@ def leave(
     return leaving
 
 
-class Acquiring(Coroutine[Any, Any, L]):
-    """An acquire that was asked for: `await` it for the lease, or enter it with `async with`.
+class Asking(Coroutine[Any, Any, T]):
+    """An acquire that was asked for: `await` it. It is a coroutine in all it can do, so that create_task() takes it."""
 
-    It is a coroutine in all it can do, so that create_task() takes it.
-    """
+    __slots__ = ("_acquire",)
 
-    __slots__ = ("_acquire", "_lease")
-
-    def __init__(self, acquire: Coroutine[Any, Any, L]) -> None:
+    def __init__(self, acquire: Coroutine[Any, Any, T]) -> None:
         self._acquire = acquire
-        self._lease: L | None = None  # that was entered by hand
 
-    def __await__(self) -> Generator[Any, Any, L]:
+    def __await__(self) -> Generator[Any, Any, T]:
         return self._acquire.__await__()
+
+    def __bool__(self) -> NoReturn:
+        # Every coroutine is true. Code that was written for threads would run its body without a lease.
+        raise TypeError("this acquire was not awaited, so it holds nothing; write `if await lock.try_acquire():`")
 
     def send(self, value: Any) -> Any:
         return self._acquire.send(value)
@@ -486,6 +530,16 @@ class Acquiring(Coroutine[Any, Any, L]):
 
     def close(self) -> None:
         self._acquire.close()
+
+
+class Acquiring(Asking[L]):
+    """An acquire that was asked for: `await` it for the lease, or enter it with `async with`."""
+
+    __slots__ = ("_lease",)
+
+    def __init__(self, acquire: Coroutine[Any, Any, L]) -> None:
+        self._acquire = acquire
+        self._lease: L | None = None  # that was entered by hand
 
     def __aenter__(self) -> Coroutine[Any, Any, L]:
         return self._enter(begin(self))
@@ -514,6 +568,16 @@ def acquiring(acquire: Callable[P, Coroutine[Any, Any, L]]) -> Callable[P, Acqui
     @functools.wraps(acquire)
     def ask(*args: P.args, **kwargs: P.kwargs) -> Acquiring[L]:
         return Acquiring(acquire(*args, **kwargs))
+
+    return ask
+
+
+def asking(acquire: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Asking[T]]:
+    """Have whoever forgets to await an acquire hear of it, also where only its truth is asked."""
+
+    @functools.wraps(acquire)
+    def ask(*args: P.args, **kwargs: P.kwargs) -> Asking[T]:
+        return Asking(acquire(*args, **kwargs))
 
     return ask
 
@@ -565,6 +629,10 @@ class _ThroughTheLoop:
 
 
 _LOOP_SECONDS = 30.0  # for a release; the store bounds it by its io_timeout
+
+
+def check_callback(function: Callable[..., Any], what: str) -> None:
+    """Accept plain functions and coroutine functions: the loop runs both."""
 
 
 def check_function(function: Callable[..., Any], what: str) -> None:

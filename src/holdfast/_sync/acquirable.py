@@ -6,10 +6,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from types import EllipsisType
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar
+from typing import Any, Generic, Never, ParamSpec, Protocol, TypeVar
 
 from ..core.cancel import Cancel, check_cancel
-from ..core.names import check_timeout
+from ..core.names import check_timeout, refuse_foreign
 from ..errors import AcquireTimeout, NotHeld
 from ..keeper.bodies import Strand
 from ..keeper.entries import Entry, Exit, Exiting, begin
@@ -55,25 +55,33 @@ class Acquirable(Generic[L]):
         raise NotImplementedError
 
     @runtime.acquiring
-    def acquire(self, timeout: float | EllipsisType | None = ..., *, cancel: Cancel | None = None) -> L:
+    def acquire(
+        self, timeout: float | EllipsisType | None = ..., *, cancel: Cancel | None = None, **foreign: Never
+    ) -> L:
         """Wait for it and return the lease.
 
         timeout: seconds to wait; None waits for ever, 0 asks once. Left out: the lock's own.
         cancel: ends the wait when its `cancel()` is called, in any thread, task or signal handler. None by default.
+        foreign: nothing; an argument that only other libraries have is refused, with the one to use instead.
 
         Raises: AcquireTimeout if it stayed busy; StoreUnavailable; AcquireCancelled; Deadlock where this `with` block
         would wait for itself.
         """
+        if foreign:
+            refuse_foreign("acquire", foreign)
         return self._take(self.timeout if timeout is ... else check_timeout(timeout), cancel=check_cancel(cancel))
 
-    def try_acquire(self, timeout: float | None = 0, *, cancel: Cancel | None = None) -> L | None:
+    @runtime.asking
+    def try_acquire(self, timeout: float | None = 0, *, cancel: Cancel | None = None, **foreign: Never) -> L | None:
         """Return the lease, or None if it stays busy for the timeout. Every other trouble raises.
 
         timeout: seconds to wait; 0, the default, asks once. None waits for ever.
-        cancel: as for `acquire`.
+        cancel, foreign: as for `acquire`.
 
         Raises: StoreUnavailable; AcquireCancelled; Deadlock as `acquire` does.
         """
+        if foreign:
+            refuse_foreign("try_acquire", foreign)
         seconds = check_timeout(timeout)
         try:
             return self._take(seconds, cancel=check_cancel(cancel))
@@ -106,9 +114,12 @@ class Acquirable(Generic[L]):
         """Decorate a function: each call takes the lock, runs, and gives it back.
 
         function: a coroutine function for an asyncio client, a plain function otherwise. If it has a keyword-only
-            parameter `lease`, it gets the lease there.
+            parameter `lease`, it gets the lease there. Write `*, lease: Lease | None = None` where types are checked:
+            callers do not pass it, and without a default a type checker would demand it from them. It is never None in
+            the body.
 
-        Raises: TypeError for what would go on after the lock was given back: a generator, or the other flavour.
+        Raises: TypeError for what would go on after the lock was given back: a generator, or the other flavour; and for
+        a function that takes `lease` by position.
         """
         runtime.check_function(function, f"lock({self._name})")
         pass_lease = wants_lease(function)
@@ -144,8 +155,16 @@ class Acquirable(Generic[L]):
 
 
 def wants_lease(function: Callable[..., Any]) -> bool:
-    """Return whether a function has the keyword-only parameter `lease`."""
+    """Return whether a function has the keyword-only parameter `lease`.
+
+    Raises: TypeError if it has one that is not keyword-only: nobody would pass it.
+    """
     import inspect  # not at the top: it costs a quarter of the import of holdfast
 
     wanted = inspect.signature(function).parameters.get("lease")
-    return wanted is not None and wanted.kind is inspect.Parameter.KEYWORD_ONLY
+    if wanted is not None and wanted.kind in (wanted.POSITIONAL_ONLY, wanted.POSITIONAL_OR_KEYWORD):
+        raise TypeError(
+            f"{function!r} takes `lease` by position, and a decorator passes the lease by keyword only; "
+            "write `*, lease` at the end of its parameters, or give the parameter another name"
+        )
+    return wanted is not None and wanted.kind is wanted.KEYWORD_ONLY

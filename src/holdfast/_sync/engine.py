@@ -10,7 +10,7 @@ from _thread import get_ident
 from collections.abc import Callable, Iterable
 from itertools import count, repeat
 from math import inf
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NoReturn, cast
 
 from .. import _process
 from .._clock import Clock
@@ -516,8 +516,16 @@ class Engine:
         while not self.keeper.join(0.001) and self.real.now() < until:
             runtime.sleep(self.real, self.real.now() + pause)
             pause = min(0.05, pause * 2)
+        self.home.settle(until - self.real.now())
         runtime.close(self.store)
         self.closed = True
+
+    def __reduce__(self) -> NoReturn:
+        # Whatever a client gives refers to it, and is pickled through here.
+        raise TypeError(
+            "a client and its locks have threads and connections of this process, and cannot be pickled; call "
+            "connect() in the other process, at module level for instance, and send names, or lease.fence"
+        )
 
     def others_under_way(self) -> bool:
         """Return whether acquires of other threads or tasks are under way."""

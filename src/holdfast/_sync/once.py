@@ -59,7 +59,11 @@ class Once:
         function: a coroutine function for an asyncio client, a plain function otherwise. If it has a keyword-only
             parameter `lease`, it gets the lease there.
 
-        Raises: TypeError for what cannot run under a lease; ValueError for a template that does not fit it.
+        The parameter has to be keyword-only. Write `*, lease: Lease | None = None` where types are checked: callers do
+        not pass it, and without a default a type checker would demand it from them. It is never None in the body.
+
+        Raises: TypeError for what cannot run under a lease, or takes `lease` by position; ValueError for a template
+        that does not fit it.
         """
         runtime.check_function(function, f"once({self._template or self._key!r})")
         name_of = self._namer(function)

@@ -7,7 +7,7 @@ import select
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from time import sleep as _sleep
-from types import TracebackType
+from types import CoroutineType, TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from .._clock import Clock
@@ -79,6 +79,18 @@ class Home:
     def cannot_go_on(self, thread: int) -> bool:
         """Return whether what runs in that thread waits for the caller: the caller is a signal handler there."""
         return thread == threading.get_ident()
+
+    def follow(self, result: object, what: str) -> None:
+        """Refuse a coroutine, which a callback returned: here is no loop that could run it."""
+        if isinstance(result, CoroutineType):
+            result.close()
+            raise TypeError(f"{what} returned a coroutine, which was not run; {_NO_LOOP}")
+
+    def settle(self, seconds: float) -> None:
+        """Do nothing: callbacks have returned."""
+
+
+_NO_LOOP = "a thread calls it, without an event loop: pass a plain function, or use holdfast.aio.connect()"
 
 
 def sleep(clock: Clock, until: float) -> None:
@@ -219,6 +231,20 @@ class _WithoutLimit:
 def acquiring(acquire: Callable[P, T]) -> Callable[P, T]:
     """Return the acquire: the lease that it gives is the context manager."""
     return acquire
+
+
+def asking(acquire: Callable[P, T]) -> Callable[P, T]:
+    """Return the acquire: what it gives is the lease, or None."""
+    return acquire
+
+
+def check_callback(function: Callable[..., Any], what: str) -> None:
+    """Refuse a coroutine function: nobody would run it."""
+    import inspect
+
+    call = getattr(type(function), "__call__", None)  # noqa: B004 (its kind is asked)
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call):
+        raise ValueError(f"{what}={function!r} is a coroutine function; {_NO_LOOP}")
 
 
 def check_function(function: Callable[..., Any], what: str) -> None:

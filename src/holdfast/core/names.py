@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Iterable
 from math import isfinite, nan
+from typing import NoReturn
 
 NAME_BYTES = 512
 VALUE_BYTES = 4096
@@ -14,7 +16,9 @@ MOST_PERMITS = 1_000_000
 def check_name(name: object, what: str = "resource") -> str:
     """Return the name unchanged if it is a legal one; it is never normalised."""
     if not isinstance(name, str):
-        raise ValueError(f"{what} must be a str of 1 to {NAME_BYTES} UTF-8 bytes, not {name!r}")
+        several = what == "resource" and isinstance(name, Iterable) and not isinstance(name, bytes | bytearray)
+        move = "; for several names write lock_all(*names)" if several else ""
+        raise ValueError(f"{what} must be a str of 1 to {NAME_BYTES} UTF-8 bytes, not {name!r}{move}")
     try:
         size = len(name.encode())
     except UnicodeEncodeError:
@@ -67,7 +71,23 @@ def check_ttl(ttl: object) -> float:
 
 def check_timeout(timeout: object) -> float | None:
     """Return a legal timeout: None waits for ever, 0 asks once."""
-    return None if timeout is None else check_number(timeout, "timeout", rule=" (or None: wait for ever)")
+    return None if timeout is None else check_number(timeout, "timeout", rule=" (None: wait for ever; 0: ask once)")
+
+
+# What other libraries call it, and what to write here.
+_FOREIGN = {
+    "blocking": "to ask once, write try_acquire() or acquire(timeout=0)",
+    "blocking_timeout": "write acquire(timeout=seconds)",
+    "poll_interval": "leave it out: a waiter is woken",
+    "sleep": "leave it out: a waiter is woken",
+}
+
+
+def refuse_foreign(call: str, names: Iterable[str]) -> NoReturn:
+    """Refuse arguments that a call does not have."""
+    name = next(iter(names))
+    move = _FOREIGN.get(name)
+    raise TypeError(f"{call}() has no argument {name!r}" + (f"; {move}" if move else ""))
 
 
 def check_count(value: object, what: str) -> int:

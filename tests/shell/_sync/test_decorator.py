@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
 import pytest
 
@@ -53,15 +54,32 @@ def test_the_lease_is_passed_to_a_keyword_only_parameter(name: str, clock: Manua
         assert work(1) == (1, "r")
 
 
-def test_a_positional_lease_is_not_touched(name: str, clock: ManualClock) -> None:
+def test_a_positional_lease_is_refused(name: str, clock: ManualClock) -> None:
+    """Nobody would pass it: it was meant to be keyword-only, or it is another's word."""
+    with connect(name, clock) as locks:
+
+        def ordinary(a: int, lease: Lease) -> None: ...
+
+        def with_default(lease: Lease | None = None) -> None: ...
+
+        def positional_only(lease: Lease, /) -> None: ...
+
+        functions: list[Any] = [ordinary, with_default, positional_only]
+        for decorator in (locks.lock("r"), locks.semaphore("r", permits=2), locks.lock_all("r"), locks.once("r")):
+            for function in functions:
+                with pytest.raises(TypeError, match=r"takes `lease` by position.*write `\*, lease` at the end"):
+                    decorator(function)
+        assert locks.tap.claims == []
+
+
+def test_several_leases_of_that_name_are_the_callers(name: str, clock: ManualClock) -> None:
     with connect(name, clock) as locks:
 
         @locks.lock("r")
-        def work(lease: str) -> str:
+        def work(*lease: str) -> tuple[str, ...]:
             return lease
 
-        assert work("a flat") == "a flat"
-        assert work(lease="a house") == "a house"
+        assert work("a flat", "a house") == ("a flat", "a house")
 
 
 def test_extra_keywords_do_not_get_a_lease(name: str, clock: ManualClock) -> None:

@@ -192,6 +192,7 @@ class Connection:
             source.forget(answers.put)
 
     def _connect(self, family: int, address: Any) -> None:
+        context = self.access.context()  # first: a file that is missing is told also where nobody listens
         sock = self._socket = socket.socket(family, socket.SOCK_STREAM)
         _opened.add(self)  # now: a fork may come while it connects
         sock.settimeout(self._left())
@@ -199,7 +200,6 @@ class Connection:
         if family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             keep_alive(sock)
-        context = self.access.context()
         self._plain = context is None
         if context is not None:
             sock.settimeout(self._left())
