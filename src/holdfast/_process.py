@@ -58,7 +58,8 @@ def release_on_sigterm() -> None:
     clients are closed, within 2 s, and then the handler that was there before is called; if there was none, the
     process dies of the signal (number 1 of a container, which cannot, exits with status 143). A program that
     ignores SIGTERM goes on ignoring it. Call it in the main thread, after whatever else sets a handler. A program
-    that wants to finish its work first calls `client.drain()` in a handler of its own instead.
+    that wants to finish its work first sets a flag in a handler of its own, and calls `client.drain()` where it
+    finds it set: a body cannot end while a handler runs on top of it.
 
     Raises: ValueError outside of the main thread.
     """
@@ -94,8 +95,9 @@ def _at_exit() -> None:
     # Keepers, not clients: a lease may be held whose client nobody refers to any more.
     keepers = [keeper for keeper in _keepers if not keeper.ended and not keeper.inherited]
     ends = [(keeper, Signal()) for keeper in keepers]
+    cut_off = {engine.keeper: engine.cut_off() for engine in engines}
     for keeper, done in ends:  # all at once: one that hangs costs no other
-        keeper.end(until, done)
+        keeper.end(until, done, cut_off.get(keeper, ()))
     for keeper, done in ends:
         if done.wait(clock, until):
             keeper.join_teller(until)

@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from multiprocessing.pool import ThreadPool
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ import holdfast
 from holdfast._async import engine as async_engine
 from holdfast._sync import engine as sync_engine
 from holdfast.errors import Deadlock
+from holdfast.keeper import bodies
 from holdfast.keeper.bodies import Strand
 from holdfast.keeper.entries import Entry
 from holdfast.testing._sync.runtime import eventually, spawn
@@ -41,6 +44,7 @@ def by_thread_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(sync_engine, "enclosing", opened_here)
     monkeypatch.setattr(async_engine, "enclosing", opened_here)
+    monkeypatch.setattr(bodies, "_with_around", lambda frame: frame)
 
 
 class Inside:
@@ -263,16 +267,88 @@ def left_open_by_a_stack(lock: holdfast.Lock) -> ExitStack:
 LEFT_OPEN = [left_open_by_a_generator, left_open_by_a_stack]
 
 
+class Worker:
+    """A thread that runs jobs from the one frame of its loop, at two places, as many programs have one."""
+
+    def __init__(self) -> None:
+        self._jobs: SimpleQueue[Any] = SimpleQueue()
+        self._done: SimpleQueue[Any] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            function, arguments = job
+            self._done.put(function(*arguments) if arguments else function())
+
+    def do(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        self._jobs.put((function, arguments))
+        return self._done.get(timeout=30)
+
+    def close(self) -> None:
+        self._jobs.put(None)
+        self._thread.join()
+
+
+@contextmanager
+def executor() -> Iterator[Callable[..., Any]]:
+    with ThreadPoolExecutor(1) as pool:
+        yield lambda function, *arguments: pool.submit(function, *arguments).result()
+
+
+@contextmanager
+def thread_pool() -> Iterator[Callable[..., Any]]:
+    with ThreadPool(1) as pool:
+        yield lambda function, *arguments: pool.apply(function, arguments)
+
+
+@contextmanager
+def worker() -> Iterator[Callable[..., Any]]:
+    with contextlib.closing(Worker()) as own:
+        yield own.do
+
+
+POOLS = [executor, thread_pool, worker]
+
+
+@pytest.mark.parametrize("pool", POOLS)
 @pytest.mark.parametrize("leave_open", LEFT_OPEN)
-def test_a_job_is_not_inside_of_what_an_earlier_one_left_open(leave_open: Any, locks: holdfast.Client) -> None:
+def test_a_job_is_not_inside_of_what_an_earlier_one_left_open(
+    leave_open: Any, pool: Any, locks: holdfast.Client
+) -> None:
     lock = locks.lock("r", reentrant=True)
-    with ThreadPoolExecutor(1) as pool:  # the same thread, and the same context
-        body = pool.submit(leave_open, lock).result()
-        assert pool.submit(lock.try_acquire).result() is None
-        pool.submit(body.close).result()
-        lease = pool.submit(lock.try_acquire).result()
+    with pool() as do:  # the same thread, and the same context
+        body = do(leave_open, lock)
+        assert do(lock.try_acquire) is None
+        do(body.close)
+        lease = do(lock.try_acquire)
         assert lease is not None
         lease.release()
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_job_is_not_inside_of_what_a_pool_has_entered_itself(pool: Any, locks: holdfast.Client) -> None:
+    """The job is `__enter__`, `next` or `enter_context`: the frame that calls it is the loop of the pool."""
+    lock = locks.lock("r", reentrant=True)
+
+    def standing() -> Iterator[holdfast.Lease]:
+        with lock as lease:
+            yield lease
+
+    with pool() as do:
+        manager, stack = held(lock), ExitStack()
+        generator: Any = standing()
+        ways: list[tuple[Any, tuple[Any, ...], Any]] = [
+            (manager.__enter__, (), lambda: manager.__exit__(None, None, None)),
+            (next, (generator,), generator.close),
+            (stack.enter_context, (lock,), stack.close),
+        ]
+        for enter, arguments, leave in ways:
+            lease = do(enter, *arguments)
+            assert do(lock.try_acquire) is None
+            lease.check()
+            do(leave)
+    assert locks.inspect() == []
 
 
 @pytest.mark.control
@@ -374,9 +450,8 @@ async def test_async_context_managers_are_bodies(name: str) -> None:
         async with held() as outer, lock as inner, contextlib.AsyncExitStack() as stack:
             assert (await stack.enter_async_context(lock)).token == inner.token == outer.token
         async with contextlib.AsyncExitStack() as stack:
-            outer = await stack.enter_async_context(held())
-            async with lock as inner:
-                assert inner.token == outer.token
+            await stack.enter_async_context(held())  # entered by a call: it may be handed to somebody else
+            assert await lock.try_acquire() is None
         assert await locks.inspect() == []
 
 
@@ -441,18 +516,55 @@ def test_what_is_called_inside_of_a_body_would_wait_for_itself(way: Any, locks: 
         assert [state.resource for state in locks.inspect()] == ["r"]
 
 
-def test_the_body_of_a_loop_over_a_generator_is_inside(locks: holdfast.Client) -> None:
-    lock = locks.lock("r", reentrant=True, timeout=0)
+def test_the_body_of_a_loop_over_a_generator_is_not_inside(locks: holdfast.Client) -> None:
+    """Nothing tells it from a scheduler, which resumes generators by turns: they must not share a hold."""
+    lock = locks.lock("r", reentrant=True)
 
     def leases() -> Iterator[holdfast.Lease]:
         for _ in range(2):
             with lock as lease:
                 yield lease
 
-    for outer in leases():
-        with lock as inner:
-            assert inner.token == outer.token
+    for _ in leases():
+        assert lock.try_acquire() is None
     assert locks.inspect() == []
+
+
+def test_generators_that_are_resumed_by_turns_do_not_share_a_hold(locks: holdfast.Client) -> None:
+    lock, inside = locks.lock("r", reentrant=True), Inside()
+
+    def work() -> Iterator[None]:
+        while (lease := lock.try_acquire()) is None:
+            yield
+        with lease, inside.body():
+            yield
+
+    generators = [work() for _ in range(3)]
+    for _ in range(20):
+        for generator in generators:
+            next(generator, None)
+    assert (inside.ever, inside.most) == (3, 1)
+
+
+def test_a_stack_of_exits_is_no_body(locks: holdfast.Client) -> None:
+    """It may be handed to another thread, and its leases with it."""
+    lock = locks.lock("r", reentrant=True)
+    with ExitStack() as stack:
+        stack.enter_context(lock)
+        assert lock.try_acquire() is None
+        with pytest.raises(holdfast.AcquireTimeout):
+            lock.acquire(timeout=0.01)
+    assert locks.inspect() == []
+
+
+def test_decorators_of_contextlib_are_bodies(locks: holdfast.Client) -> None:
+    lock = locks.lock("r", reentrant=True, timeout=0)
+
+    @held(lock)
+    def recurse(depth: int) -> int:
+        return recurse(depth - 1) + 1 if depth else 0
+
+    assert recurse(5) == 5
 
 
 def test_a_lease_that_came_from_another_thread_is_entered_here(locks: holdfast.Client) -> None:
@@ -521,3 +633,54 @@ def test_an_exit_by_hand_that_cannot_be_told_leaves_nothing_that_is_renewed_for_
     kept.check()
     kept.release()
     assert locks.inspect() == []
+
+
+def test_an_exit_that_was_looked_up_by_hand_belongs_to_its_own_lock(locks: holdfast.Client) -> None:
+    one, two = locks.lock("one"), locks.lock("two")
+    first = one.__enter__()
+    leave_one = one.__exit__
+    second = two.__enter__()
+    leave_one(None, None, None)
+    assert (first.state, second.state) == ("released", "held")
+    two.__exit__(None, None, None)
+    assert locks.inspect() == []
+
+
+def test_exits_that_are_pushed_onto_a_stack_belong_to_their_own_locks(locks: holdfast.Client) -> None:
+    one, two = locks.lock("one"), locks.lock("two")
+    with ExitStack() as stack:
+        one.__enter__()
+        stack.push(one)
+        two.__enter__()
+        stack.push(two)
+        assert [state.resource for state in locks.inspect()] == ["one", "two"]
+    assert locks.inspect() == []
+
+
+def test_after_an_exit_that_could_not_be_told_no_lease_is_taken_for_the_only_one(locks: holdfast.Client) -> None:
+    permits = locks.semaphore("r", permits=3)
+    kept = [spawn(permits.__enter__).join() for _ in range(2)]
+    with pytest.raises(holdfast.NotHeld, match="cannot tell which lease"):
+        permits.__exit__(None, None, None)
+    third = spawn(permits.__enter__).join()
+    with pytest.raises(holdfast.NotHeld, match="cannot tell which lease"):
+        permits.__exit__(None, None, None)  # may be that of one of the first two
+    third.check()
+    for lease in (*kept, third):
+        lease.release()
+
+
+# -- a lease that is handed to the thread of a loop
+
+
+async def test_a_lease_that_a_thread_has_acquired_and_the_loop_has_entered_is_held_by_the_loop(
+    locks: holdfast.Client,
+) -> None:
+    lock = locks.lock("r")
+    with await asyncio.to_thread(lock.acquire):
+        with pytest.raises(Deadlock, match=r"use holdfast\.aio"):
+            await asyncio.create_task(blocking(lock))
+
+
+async def blocking(lock: holdfast.Lock) -> None:
+    lock.acquire()

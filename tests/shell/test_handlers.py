@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 import time
 from collections.abc import Callable, Iterator
 from math import inf
@@ -145,3 +146,45 @@ def test_a_generator_that_is_closed_releases_at_once(name: str, clock: ManualClo
             assert locks.inspect("r")
             break
         assert locks.inspect("r") == []
+
+
+@pytest.mark.parametrize("end", ["close", "drain"])
+@pytest.mark.parametrize("url", ["memory://{}", "sqlite:{}/locks.db"])
+def test_a_handler_that_ends_the_client_withdraws_what_its_thread_waits_for(
+    url: str, end: str, name: str, tmp_path: Path
+) -> None:
+    """The wait goes on when the handler has returned: it must not ask again, for nobody would withdraw that claim."""
+    where = url.format(name if url.startswith("memory") else tmp_path)
+    with holdfast.connect(where) as holder, holder.lock("r"):
+        locks = holdfast.connect(where)
+        took: list[float] = []
+
+        def handler(number: int, frame: object) -> None:
+            began = time.monotonic()
+            getattr(locks, end)(5)
+            took.append(time.monotonic() - began)
+
+        before = signal.signal(signal.SIGALRM, handler)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+            with pytest.raises(LockError, match="the client was closed while 'r' was waited for"):
+                locks.lock("r").acquire()
+        finally:
+            signal.signal(signal.SIGALRM, before)
+        assert took[0] < 4
+        assert [state.waiters for state in holder.inspect("r")] == [()]
+
+
+def test_a_handler_that_drains_does_not_wait_for_the_body_below_it(name: str) -> None:
+    locks = holdfast.connect(f"memory://{name}")
+    drained: list[bool] = []
+    before = signal.signal(signal.SIGALRM, lambda *_: drained.append(locks.drain(3600)))
+    try:
+        with locks.lock("r") as lease:
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            eventually(lambda: drained)
+            with pytest.raises(holdfast.NotHeld):
+                lease.check()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert drained == [False]

@@ -130,7 +130,7 @@ def test_who_is_inside_of_which_body(python: str) -> None:
         """
         import asyncio
         from concurrent.futures import ThreadPoolExecutor
-        from contextlib import ExitStack, contextmanager
+        from contextlib import ExitStack, asynccontextmanager, contextmanager
         import holdfast, holdfast.aio
         from holdfast._sync import runtime
 
@@ -155,6 +155,13 @@ def test_who_is_inside_of_which_body(python: str) -> None:
             three = stack.enter_context(lock)
             assert {one.token, two.token, three.token, deeper(), lock(deeper)()} == {one.token}
         assert not runtime.strand().opened and not locks.inspect()
+        with held() as one:
+            assert deeper() == one.token
+        @held()
+        def recurse(depth):
+            return depth and recurse(depth - 1)
+        recurse(3)
+        assert not runtime.strand().opened and not locks.inspect()
         try:
             with locks.lock("r"), locks.lock("r"):
                 pass
@@ -170,6 +177,13 @@ def test_who_is_inside_of_which_body(python: str) -> None:
             asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)
             async with holdfast.aio.connect("memory://") as locks:
                 lock = locks.lock("r", reentrant=True)
+                @asynccontextmanager
+                async def held():
+                    async with lock as lease:
+                        await asyncio.sleep(0)
+                        yield lease
+                async with held() as outer, lock as inner:
+                    assert outer.token == inner.token
                 async with lock as outer, lock as inner:
                     assert outer.token == inner.token
                     # Its first step runs on the stack of the task that makes it.

@@ -12,6 +12,7 @@ from textwrap import dedent
 import pytest
 
 import holdfast
+from holdfast.testing._sync.runtime import eventually
 from tests.shell.script import start
 
 pytestmark = pytest.mark.slow
@@ -112,3 +113,42 @@ def test_number_one_of_a_container_ends_too(tmp_path: Path) -> None:
     with running(tmp_path, "blocking", prepare) as (process, url):
         assert ends(process) == (128 + signal.SIGTERM, "")
         assert not detached(url)
+
+
+WAITS = """
+    import asyncio, signal, sys
+    import holdfast, holdfast.aio
+
+    {prepare}
+    async def asynchronous():
+        async with holdfast.aio.connect(sys.argv[1]) as locks:
+            await locks.lock("r").acquire()
+
+    print("waits", flush=True)
+    {how}
+"""
+WAYS = {
+    "blocking": "holdfast.connect(sys.argv[1]).lock('r').acquire()",
+    "asyncio": "asyncio.run(asynchronous())",
+}
+
+
+def waiters_after_sigterm(how: str, prepare: str, tmp_path: Path) -> int:
+    """Return how many wait when a process that waited was ended by SIGTERM."""
+    url = f"sqlite://{tmp_path}/locks.db"
+    with holdfast.connect(url) as locks, locks.lock("r", ttl=60):
+        with start(dedent(WAITS).format(prepare=prepare, how=WAYS[how]), url) as process:
+            eventually(lambda: locks.inspect("r")[0].waiters)
+            assert ends(process)[0] == -signal.SIGTERM
+        return len(locks.inspect("r")[0].waiters)
+
+
+@pytest.mark.parametrize("how", WAYS)
+def test_what_waits_is_withdrawn(how: str, tmp_path: Path) -> None:
+    assert waiters_after_sigterm(how, "holdfast.release_on_sigterm()", tmp_path) == 0
+
+
+@pytest.mark.control
+@pytest.mark.parametrize("how", WAYS)
+def test_without_it_what_waits_stays_in_line(how: str, tmp_path: Path) -> None:
+    assert waiters_after_sigterm(how, "", tmp_path) == 1

@@ -132,7 +132,7 @@ class Engine:
         """Refuse to go on after close(), in another event loop, and while draining; not inside of a body of that."""
         if self.closing:
             raise LockError(f"this client of {self.name} is closed; connect() again")
-        if self.draining and not (strand is not None and strand.opened):
+        if self.draining and not (strand is not None and self._bodies_around(strand)):
             raise LockError(f"this client of {self.name} is draining, and takes nothing new; connect() again")
         self.home.check()
 
@@ -184,7 +184,6 @@ class Engine:
         claim = lock._claim(f"{self._actor(strand, entry)}.{self.new_id()}", self._owner or strand.label)
         # The clock is read before asking: a slow reply must shorten the lease, never extend it.
         acquisition = Acquisition(claim, timeout, self.now(), self.limits, lock.detect_deadlocks, lock.kind)
-        acquisition.nested = bool(strand.opened)
         return await self._take(lock, acquisition, entry, cancel)
 
     async def _take(self, lock: Lock, acquisition: Acquisition, entry: Entry | None, cancel: Cancel | None) -> Lease:
@@ -204,6 +203,7 @@ class Engine:
                 deadline = local_deadline(since, claim.ttl, left)
                 granted = deadline - self.now() > claim.ttl * LEAST_LEFT
             if not granted:
+                acquisition.nested = bool(self._bodies_around(self.home.strand()))
                 token, since, deadline = await go_on(self, acquisition, answer, cancel)
                 claim = acquisition.claim
             ends = since + lock._renew_for
@@ -326,6 +326,12 @@ class Engine:
         if not holds or not endless:
             return None  # another thread has just given it back; or the wait ends by itself
         raise _self_wait(lock.resource, holds[0])
+
+    def _bodies_around(self, strand: Strand) -> list[Entry]:
+        """Return the bodies of this client that the caller is inside of, the innermost first."""
+        if not strand.opened:
+            return []
+        return [body for body in enclosing(strand) if any(share._hold.keeper is self.keeper for share in body.leases)]
 
     def _own_holds(self, resource: str, strand: Strand) -> list[Hold]:
         """Return the live holds on a resource of the bodies that the caller is inside of, the innermost first."""
@@ -483,19 +489,21 @@ class Engine:
     async def drain(self, seconds: float) -> bool:
         """Take nothing new, and wait until everything was given back; False if it was not in time.
 
-        What is taken inside of a body is not new: the body may need it to end.
+        What is taken inside of a body is not new: the body may need it to end. The bodies that this call stands in are
+        not waited for, nor is an acquire that a signal handler has interrupted: they go on only when it has returned.
         """
         until = self.real.now() + seconds
+        mine = {share._hold for body in self._bodies_around(self.home.strand()) for share in body.leases}
         self.draining = self.refuses = True
         for acquisition in list(self._under_way):
             self.wake(acquisition.claim.holder)
         pause = 0.001
-        while self.keeper.busy() or self._under_way:
+        while self.keeper.busy(mine) or self.others_under_way():
             if self.real.now() >= until:
                 return False
             await runtime.sleep(self.real, min(until, self.real.now() + pause))
             pause = min(0.05, pause * 2)
-        return True
+        return not any(self.keeper.look(hold) in LIVE for hold in mine)
 
     async def close(self, seconds: float) -> None:
         """Wait for acquires to withdraw, let the keeper give everything back, and close the store. Bounded."""
@@ -505,11 +513,8 @@ class Engine:
             self.store.interrupt()
             await runtime.sleep(self.real, self.real.now() + pause)
             pause = min(0.05, pause * 2)
-        # A signal handler has interrupted these: they cannot give back themselves.
-        leftovers = [self._leftover(acquisition) for acquisition in list(self._under_way)]
-        orphans = [orphan for orphan in leftovers if orphan is not None] + self._take_over()
         done = runtime.Signal()
-        self.keeper.end(until, done, orphans)
+        self.keeper.end(until, done, self.cut_off())
         await done.wait(self.real, until)
         pause = 0.001
         while not self.keeper.join(0.001) and self.real.now() < until:
@@ -529,6 +534,13 @@ class Engine:
     def others_under_way(self) -> bool:
         """Return whether acquires of other threads or tasks are under way."""
         return any(not self.home.cannot_go_on(thread) for thread in list(self._under_way.values()))
+
+    def cut_off(self) -> list[Orphan]:
+        """Return what is left of acquires and releases that cannot give back themselves: a signal handler has stopped
+        them, or their loop does not run any more.
+        """
+        leftovers = [self._leftover(acquisition) for acquisition in list(self._under_way)]
+        return [orphan for orphan in leftovers if orphan is not None] + self._take_over()
 
     def _take_over(self) -> list[Orphan]:
         """Return what is left of releases that cannot go on themselves. They are the keeper's from here on."""

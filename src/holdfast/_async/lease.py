@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from _thread import get_ident
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -191,6 +192,7 @@ class Lease(Share):
             self.check()  # the body never starts without a lease
         if not entry.actor:
             entry.actor = actor_of(hold.claim.holder)
+        hold.thread = get_ident()  # where it can be given back: not where it was acquired, if it was handed on
         open_body(entry, entry.strand or runtime.strand())
         self._body = runtime.begin_body()
         if self._on_lost is None and runtime.CANCELS:

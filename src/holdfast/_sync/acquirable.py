@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable
 from types import EllipsisType
 from typing import Any, Generic, Never, ParamSpec, Protocol, TypeVar
@@ -49,6 +50,7 @@ class Acquirable(Generic[L]):
         self._name = name  # as messages call it
         self.timeout = check_timeout(timeout)
         self._by_hand: dict[Strand, list[L]] = {}  # entered by a call of `__aenter__`
+        self._unclear: list[weakref.ref[L]] = []  # such that nobody can tell any more whose they are
 
     def _take(self, timeout: float | None, entry: Entry | None = None, cancel: Cancel | None = None) -> L:
         """Acquire; with an entry, for the `with` statement that it stands for."""
@@ -133,16 +135,21 @@ class Acquirable(Generic[L]):
 
         return locked
 
+    def _any_unclear(self) -> bool:
+        self._unclear = [known for known in self._unclear if known() is not None]
+        return bool(self._unclear)
+
     def _entered_by_hand(self) -> L:
         """Return the lease that an `__aexit__` called by hand is about: the caller's last, else the only one."""
         here = runtime.strand()
-        if here not in self._by_hand and sum(map(len, self._by_hand.values())) == 1:
+        if here not in self._by_hand and sum(map(len, self._by_hand.values())) == 1 and not self._any_unclear():
             # Some frameworks exit in another thread than they entered. With a single lease there is no doubt.
             here = next(iter(self._by_hand))
         stack = self._by_hand.get(here)
         if not stack:
             # Nobody can tell any more whose exit comes when. What callers have kept of their leases stays held; for
             # the rest nobody could ever give it back, and it must not be renewed for ever.
+            self._unclear += [weakref.ref(lease) for leases in self._by_hand.values() for lease in leases]
             self._by_hand.clear()
             raise NotHeld(
                 f"cannot tell which lease on {self._name} this `with` entered: it was entered in another thread "

@@ -101,7 +101,9 @@ class _Acquire:
             case AskAnew():
                 return acquisition.renamed(self._engine.rename(acquisition), now())
             case Wait(waiting, until):
-                return acquisition.woken(store.wait(self._claim, waiting, until), now())
+                grant = store.wait(self._claim, waiting, until)
+                self._note_stop()  # before it asks again: the store may be closed by now, and nobody would withdraw it
+                return acquisition.woken(grant, now())
             case Look():
                 return acquisition.looked(self._never_ends(), now())
             case Pause(until):

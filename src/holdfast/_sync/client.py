@@ -326,7 +326,8 @@ class Client:
             leases released. Closing may take 5 s more.
 
         What a body takes inside of its `with` block is not new: it may need that to end. Whoever waits elsewhere raises
-        LockError, and so does every later acquire. Leases that are not renewed are not waited for.
+        LockError, and so does every later acquire. Leases that are not renewed are not waited for. Nor is a body that
+        calls this itself: it cannot end, and the answer is False.
 
         Raises: ValueError for a bad timeout.
         """

@@ -97,7 +97,7 @@ class Hold:
         self.token = token
         self.granted = since
         self.deadline = deadline
-        self.thread = thread  # that acquired it
+        self.thread = thread  # that acquired it, or entered it last
         self.min_hold = min_hold
         self.renew_until = renew_until  # -inf: never renewed
         self.strays_until = strays_until  # until when a copy of its claim may still arrive; -inf: there is none

@@ -10,12 +10,12 @@ is certain:
 - The frame that opened the body is on the caller's stack. A `with` statement in a plain function or a coroutine is left
   when that ends, so a call that has its frame on the stack really runs within it.
 - The task is the same. An eager task runs its first step on the stack of the task that made it, and goes on beside it.
-- Where a generator or contextlib stands between (`@contextmanager`, ExitStack), the frame that called those is taken,
-  and the body must have been opened in the caller's context as well: the threads of a pool have a frame that is on the
-  stack of all their jobs.
+- Where a generator stands between (`@contextmanager`), it may be resumed by anybody. Then the frame is taken whose own
+  `with` statement enters that generator. If there is none, whoever entered it did so by a call, as a thread of a pool
+  does, or a scheduler, or pytest: its frame is on the stack of the next job as well, and proves nothing.
 
 In doubt a call is inside of nothing, and waits in line like everybody else. A bare acquire() is no body, and neither is
-what was entered by calling `__enter__`.
+what was entered by a call: of `__enter__`, or of an ExitStack, which may be handed to somebody else.
 
 A body refers to its frame for as long as it is open, so that no later frame can be taken for it. Nothing but its own
 `with` statement keeps the body alive: a generator that was given up in the middle of its `with` may be among the
@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextvars import ContextVar
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 from weakref import ref
@@ -37,11 +36,10 @@ if TYPE_CHECKING:
 FOR_LOOPS = "use holdfast.aio in coroutines, or acquire with timeout=0"  # what to tell who blocks an event loop
 
 _GENERATOR = 0x20 | 0x200  # flags of the code of generators and async generators
+_OF_AENTER = 1  # the argument of GET_AWAITABLE for what `async with` awaits first
+_NEAR = 16  # bytes of code within which an await has begun
 
 Ref = ref["Entry"]
-
-# Bodies that were opened through a generator or contextlib, in this context.
-_opened: ContextVar[tuple[Ref, ...]] = ContextVar("holdfast_bodies", default=())
 
 
 class Strand:
@@ -83,15 +81,14 @@ def open_body(entry: Entry, strand: Strand) -> None:
     frame = entry.frame
     if frame is None:
         return  # entered by hand
-    entry.ref = known = ref(entry)
     if entry.by_class or frame.f_code.co_flags & _GENERATOR:
-        entry.frame = _caller(frame)
-        entry.in_context = True
-        _opened.set((*(other for other in _opened.get() if _is_open(other())), known))
+        entry.frame = _with_around(frame)
+        if entry.frame is None:
+            return
     if not strand.is_task:
         entry.task = running_task()
     entry.strand = strand
-    strand.opened[id(entry)] = known
+    strand.opened[id(entry)] = ref(entry)
 
 
 def close_body(entry: Entry) -> None:
@@ -100,33 +97,23 @@ def close_body(entry: Entry) -> None:
     strand = entry.strand
     if strand is not None:
         strand.opened.pop(id(entry), None)
-        if entry.in_context and entry.ref in (opened := _opened.get()):
-            _opened.set(tuple(other for other in opened if other is not entry.ref))
-
-
-def _is_open(body: Entry | None) -> bool:
-    return body is not None and body.frame is not None
 
 
 def enclosing(strand: Strand) -> Iterator[Entry]:
     """Yield the bodies that the caller is inside of, the innermost first."""
-    task, opened, stack = _task_in(strand), _opened.get(), _stack()
+    task, stack = _task_in(strand), _stack()
     for body in strand.bodies():
-        known = id(body.frame) in stack and body.task is task and (not body.in_context or body.ref in opened)
-        if known and body.is_open:
+        if id(body.frame) in stack and body.task is task and body.is_open:
             yield body
 
 
 def surrounding(strand: Strand) -> Iterator[Entry]:
     """Yield the bodies that the caller is inside of, the innermost first; in less time, and not quite as certain.
 
-    A plain `with` that is open in this thread and task is around the caller, unless somebody switches stacks by hand.
+    A `with` that is open in this thread and task is around the caller, unless somebody switches stacks by hand.
     """
     task = _task_in(strand)
     for body in strand.bodies():
-        if body.in_context:
-            yield from enclosing(strand)
-            return
         if body.is_open and body.task is task:
             yield body
 
@@ -145,11 +132,36 @@ def _task_in(strand: Strand) -> Any:
     return None if strand.is_task else running_task()
 
 
-def _caller(frame: FrameType | None) -> FrameType | None:
-    """Return the frame that the body of a generator or of contextlib belongs to: the next that is neither, nor ours."""
+def _with_around(frame: FrameType | None) -> FrameType | None:
+    """Return the frame whose own `with` statement, right now, enters the generators that stand between; None if a call
+    does.
+    """
     while frame is not None:
-        module = str(frame.f_globals.get("__name__"))
-        if not (frame.f_code.co_flags & _GENERATOR or module == "contextlib" or module.startswith("holdfast._")):
-            break
+        if not frame.f_code.co_flags & _GENERATOR:
+            if _enters_a_with(frame):
+                return frame
+            module = str(frame.f_globals.get("__name__"))
+            if module != "contextlib" and not module.startswith("holdfast._"):
+                return None
         frame = frame.f_back
-    return frame
+    return None
+
+
+def _enters_a_with(frame: FrameType) -> bool:
+    """Return whether a frame stands at the beginning of a `with` statement, or awaits that of an `async with`."""
+    from opcode import opmap  # not at the top: few need it
+
+    code, at = frame.f_code.co_code, frame.f_lasti
+    while at > 0 and code[at] == opmap["CACHE"]:  # Python 3.12 points at what follows the instruction
+        at -= 2
+    now = code[at]
+    if now == opmap.get("BEFORE_WITH"):
+        return True
+    if now == opmap["CALL"] and "LOAD_SPECIAL" in opmap:  # from Python 3.14 on `with` calls what it has looked up
+        return code[at - 2] == opmap["LOAD_SPECIAL"]
+    if now not in (opmap["SEND"], opmap["YIELD_VALUE"]):
+        return False
+    for before in range(at, max(-1, at - _NEAR), -2):  # an await begins with this, and its argument says of what
+        if code[before] == opmap["GET_AWAITABLE"]:
+            return code[before + 1] == _OF_AENTER
+    return False

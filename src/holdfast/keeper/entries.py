@@ -29,7 +29,7 @@ from types import FrameType, TracebackType
 from typing import Any, Generic, TypeVar, overload
 
 from ..core.lease import RELEASED, Hold
-from .bodies import Ref, Strand, close_body
+from .bodies import Strand, close_body
 
 R = TypeVar("R")
 
@@ -69,11 +69,10 @@ class Entry:
     actor = ""  # the first part of the names of its claims, and of those that are made inside of it
     # What its body is known by, see `bodies`: the frame that opened it, until it is left.
     frame: FrameType | None = None
+    looked_up_in = 0  # the frame, if it is by_class
     by_class = False  # opened by something that looked `__exit__` up on the class, as ExitStack does
-    in_context = False
     task: Any = None
     strand: Strand | None = None
-    ref: Ref | None = None
 
     def note(self, lease: Share) -> None:
         """Note a lease that was granted for the statement: from here on it is given back in any case."""
@@ -116,10 +115,13 @@ def arm(entry: Entry, leaving: object) -> None:
 def begin(manager: object) -> Entry:
     """Return the entry of the `with` statement that calls `__enter__` now; a new one if it is called by hand."""
     guard = _pending.pop(get_ident(), None)
-    if guard is not None and guard.entry.kind is type(manager) and guard() is not None:
+    if guard is not None and guard.entry.kind is type(manager) and (leaving := guard()) is not None:
         entry = guard.entry
-        entry.frame = _getframe(2)
-        return entry
+        frame = _getframe(2)
+        # Else somebody has looked an exit up by hand: of another one, or to push it onto a stack.
+        if entry.looked_up_in == id(frame) if entry.by_class else leaving.args[1] is manager:
+            entry.frame = frame
+            return entry
     return Entry()
 
 
@@ -168,6 +170,7 @@ class Exit(Generic[R]):
         # A partial, not a method of ours: no frame refers to it, so that a traceback cannot keep it alive.
         if manager is None:
             entry.by_class = True
+            entry.looked_up_in = id(_getframe(1))
             leave = partial(self._leave, entry)
         else:
             leave = partial(self._leave, entry, manager)

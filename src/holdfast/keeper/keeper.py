@@ -38,7 +38,7 @@ from __future__ import annotations
 import os
 from _thread import allocate_lock
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from enum import Enum
 from functools import partial
 from math import inf
@@ -168,9 +168,10 @@ class Keeper:
                 return hold
         return None
 
-    def busy(self) -> bool:
-        """Return whether something is held that somebody will give back: what is never renewed runs out by itself."""
-        return any((hold := ref()) is not None and hold.renew_until > -inf for ref in list(self.held))
+    def busy(self, besides: Collection[Hold] = ()) -> bool:
+        """Return whether more is held that somebody will give back: what is never renewed runs out by itself."""
+        holds = [hold for ref in list(self.held) if (hold := ref()) is not None]
+        return any(hold.renew_until > -inf and hold not in besides for hold in holds)
 
     def look(self, hold: Hold) -> State:
         """Return the state as of now. The clock decides, not the keeper: after a pause the body may run first."""

@@ -72,3 +72,27 @@ async def test_a_timeout_is_needed(wrong: object, name: str, clock: ManualClock)
             await locks.drain(wrong)  # type: ignore[arg-type]
         async with locks.lock("r"):
             pass
+
+
+async def test_a_body_of_another_client_is_none_of_this_one(name: str, clock: ManualClock) -> None:
+    async with connect(name, clock) as locks, connect(name, clock) as other:
+        gate = Gate()
+        working = spawn(body, locks, gate)
+        await eventually(lambda: gate.arrived)
+        draining = spawn(locks.drain, 30)
+        await eventually(lambda: locks._engine.draining)
+        async with other.lock("t"):
+            with pytest.raises(LockError, match="takes nothing new"):
+                await locks.lock("u").acquire()
+        gate.open()
+        await working.join()
+        assert await draining.join() is True
+
+
+async def test_a_body_that_drains_is_not_waited_for(name: str, clock: ManualClock) -> None:
+    """It could not end meanwhile: that would take the whole timeout."""
+    async with connect(name, clock) as locks:
+        async with locks.lock("r") as lease:
+            assert await locks.drain(3600) is False
+            with pytest.raises(NotHeld, match="was released when its client was closed"):
+                lease.check()

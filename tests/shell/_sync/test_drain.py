@@ -73,3 +73,27 @@ def test_a_timeout_is_needed(wrong: object, name: str, clock: ManualClock) -> No
             locks.drain(wrong)  # type: ignore[arg-type]
         with locks.lock("r"):
             pass
+
+
+def test_a_body_of_another_client_is_none_of_this_one(name: str, clock: ManualClock) -> None:
+    with connect(name, clock) as locks, connect(name, clock) as other:
+        gate = Gate()
+        working = spawn(body, locks, gate)
+        eventually(lambda: gate.arrived)
+        draining = spawn(locks.drain, 30)
+        eventually(lambda: locks._engine.draining)
+        with other.lock("t"):
+            with pytest.raises(LockError, match="takes nothing new"):
+                locks.lock("u").acquire()
+        gate.open()
+        working.join()
+        assert draining.join() is True
+
+
+def test_a_body_that_drains_is_not_waited_for(name: str, clock: ManualClock) -> None:
+    """It could not end meanwhile: that would take the whole timeout."""
+    with connect(name, clock) as locks:
+        with locks.lock("r") as lease:
+            assert locks.drain(3600) is False
+            with pytest.raises(NotHeld, match="was released when its client was closed"):
+                lease.check()

@@ -10,6 +10,8 @@ from ....keeper.signals import Latch
 from ..wire import Access, Endpoint
 from .transport import Connection
 
+_CLOSE_SECONDS = 0.1  # for whoever reads to notice that the connection was cut
+
 
 class _Wakeup:
     """What wakes one waiter."""
@@ -41,6 +43,7 @@ class Subscriber:
         self._wakeups: dict[str, _Wakeup] = {}
         self._numbers = 0
         self.number = 0  # of the subscription that listens now; 0: none does
+        self._closed = False
 
     def expect(self, name: str) -> None:
         """Take notices for this name from now on, so that none is missed."""
@@ -94,6 +97,8 @@ class Subscriber:
                         self._read_for_all(wakeup, until)
                     finally:
                         self._reading.release()
+                        if self._closed:
+                            self._drop_unless_read()
                 else:
                     sleeper.wait(self._clock, until)
         finally:
@@ -124,10 +129,17 @@ class Subscriber:
         self._wake_all()
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection. A reader that a signal handler has stopped does that itself, when it goes on."""
+        self._closed = True  # before the look
         self.interrupt()
-        with self._reading:
-            self._drop()
+        self._drop_unless_read(_CLOSE_SECONDS)
+
+    def _drop_unless_read(self, seconds: float = 0.0) -> None:
+        if self._reading.acquire(timeout=seconds):
+            try:
+                self._drop()
+            finally:
+                self._reading.release()
 
     def _read_for_all(self, wakeup: _Wakeup, until: float) -> None:
         self._reader = wakeup  # before the look: either it is seen that it was woken, or the connection is cut
