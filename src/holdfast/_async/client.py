@@ -22,6 +22,7 @@ from .lease import Lease
 from .lock import Lock, LockOptions, Semaphore
 from .multi import MultiLock, Tree
 from .ratelimit import RateLimit
+from .register import Register
 from .rwlock import RWLock
 from .store import Store, StoreFactory
 
@@ -151,8 +152,24 @@ class Client:
         return Election(self._engine, resource, value=value, ttl=ttl, owner=owner, on_lost=on_lost)
 
     def rate_limit(self, resource: str, limit: int, *, per: float) -> RateLimit:
-        """Describe a rate limit: at most `limit` hits in any window of `per` seconds."""
+        """Describe a rate limit: at most `limit` hits in any window of `per` seconds.
+
+        limit: how many hits fit into a window, from 1 to a million. Each takes a row in the store for `per` seconds.
+        per: the length of the window in seconds. It slides: a hit counts for that long from its own moment.
+
+        Raises: ValueError for a bad argument; Unsupported if the store cannot count hits, or not in windows so short.
+        """
         return RateLimit(self._engine, resource, limit, per=per)
+
+    def register(self, name: str) -> Register:
+        """Describe a register: a value in the store that only the holder of a lease can change.
+
+        name: as for resources; it may be the same as that of the lock that guards it. `once` keeps its results in the
+            registers of its names.
+
+        Raises: ValueError for a bad name; Unsupported if the store has no registers.
+        """
+        return Register(self._engine, name)
 
     def once(
         self,

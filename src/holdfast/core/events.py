@@ -152,7 +152,11 @@ class Broken(Event):
 
 
 class TokenRejected(Event):
-    """A `guard` refused a token, for it has seen a newer one: its holder lost the lease, and tried to go on."""
+    """A `guard` refused a token, for it has seen a newer one: its holder lost the lease, and tried to go on.
+
+    `resource` is the lock that the token is of, `guard` says what refused it (`register 'name'`), `newest` is the token
+    that it has seen, 0 if that is not known. `owner` is empty: a fence does not tell whose it is.
+    """
 
     guard: str
     token: int
