@@ -12,9 +12,10 @@ from ._sync.lease import Lease
 from ._sync.lock import Lock, Semaphore
 from ._sync.multi import Leases, MultiLock, Tree, TreeLease
 from ._sync.ratelimit import RateLimit
+from ._sync.register import Register
 from ._sync.rwlock import RWLock
 from .core.cancel import Cancel
-from .core.claim import ClaimState, Holder, ResourceState
+from .core.claim import ClaimState, Holder, Record, ResourceState
 from .core.fence import Fence
 from .core.promises import Capabilities
 from .errors import (
@@ -60,6 +61,8 @@ __all__ = [
     "RWLock",
     "RateLimit",
     "RateLimited",
+    "Record",
+    "Register",
     "ResourceState",
     "Semaphore",
     "StaleToken",

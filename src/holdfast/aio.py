@@ -8,6 +8,7 @@ from ._async.lease import Lease
 from ._async.lock import Lock, Semaphore
 from ._async.multi import Leases, MultiLock, Tree, TreeLease
 from ._async.ratelimit import RateLimit
+from ._async.register import Register
 from ._async.rwlock import RWLock
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "MultiLock",
     "RWLock",
     "RateLimit",
+    "Register",
     "Semaphore",
     "Term",
     "Tree",

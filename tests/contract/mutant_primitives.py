@@ -24,9 +24,66 @@ def forgets_what_it_holds(original: Any, asynchronous: bool) -> Any:
     return lambda engine, lock, strand, entry, endless: None
 
 
-@shell("_{}.ratelimit", "RateLimit._ask", "hits_outlive_their_client", "rate_is_kept_in_any_window")
+@shell(
+    "_{}.ratelimit",
+    "RateLimit._count",
+    "hits_outlive_their_client",
+    "rate_is_kept_in_any_window",
+    "hits_that_wait_keep_the_rate",
+)
 def counts_no_hits(original: Any, asynchronous: bool) -> Any:
-    return either(asynchronous, lambda limit: None)
+    return either(asynchronous, lambda limit, hits, timeout, cancel: None)
+
+
+@shell("_{}.ratelimit", "RateLimit._wait", "hits_that_wait_keep_the_rate")
+def counts_no_hits_that_waited(original: Any, asynchronous: bool) -> Any:
+    return either(asynchronous, lambda limit, asked, timeout, started, silence, cancel: None)
+
+
+@shell("_{}.ratelimit", "Claim", "hits_are_served_in_order_of_arrival")
+def hits_overtake(original: Any, asynchronous: bool) -> Any:
+    return lambda *args, fair, **options: original(*args, fair=False, **options)
+
+
+@shell("_{}.engine", "Engine._adopt_leftover", "hit_that_is_given_up_leaves_no_place_in_line")
+def leaves_hits_in_line(original: Any, asynchronous: bool) -> Any:
+    return lambda engine, acquisition: None
+
+
+@shell("_{}.lock", "Lock._supported", "claim_for_many_permits_is_not_starved")
+def permits_overtake(original: Any, asynchronous: bool) -> Any:
+    return lambda lock, fair: False
+
+
+@shell("_{}.lock", "Semaphore._checked", "claim_for_many_permits_is_not_starved")
+def takes_one_permit(original: Any, asynchronous: bool) -> Any:
+    return lambda semaphore, weight: 1
+
+
+# -- registers
+
+
+@shell("_{}.register", "Register._tell", "paused_holder_cannot_write_after_its_successor")
+def refuses_in_silence(original: Any, asynchronous: bool) -> Any:
+    return lambda register, stale, fence: None
+
+
+@shell("_{}.register", "Register.write", "paused_holder_cannot_write_after_its_successor")
+def writes_with_any_token(original: Any, asynchronous: bool) -> Any:
+    def write(register: Any, value: str, *, fence: Any, keep: float | None = None) -> Any:
+        return original(register, value, fence=fence._replace(token=1 << 52), keep=keep)
+
+    return write
+
+
+@shell("_{}.register", "MOST_BYTES", "value_that_a_register_cannot_keep_is_refused")
+def keeps_any_length(original: Any, asynchronous: bool) -> Any:
+    return 1 << 40
+
+
+@shell("_{}.register", "check_fence", "value_that_a_register_cannot_keep_is_refused")
+def takes_any_fence(original: Any, asynchronous: bool) -> Any:
+    return lambda fence, namespace: fence
 
 
 # -- several
@@ -132,6 +189,16 @@ def takes_a_loss_for_the_end(original: Any, asynchronous: bool) -> Any:
 )
 def records_nothing(original: Any, asynchronous: bool) -> Any:
     return either(asynchronous, lambda once, lease, outcome: outcome)
+
+
+@shell("_{}.once", "Once.forget", "forgotten_result_does_not_come_back")
+def forgets_nothing(original: Any, asynchronous: bool) -> Any:
+    return either(asynchronous, lambda once, name: name == "r2")
+
+
+@shell("_{}.once", "FORGOTTEN", "forgotten_result_does_not_come_back")
+def forgets_with_a_result(original: Any, asynchronous: bool) -> Any:
+    return '["1", null]'
 
 
 @shell("_{}.once", "Once.__init__", "caller_that_does_not_wait_is_refused")

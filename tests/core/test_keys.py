@@ -150,3 +150,9 @@ def test_a_bad_template_is_refused_with_the_rule(template: object, rule: str) ->
 def test_a_function_without_parameters_has_none_to_name() -> None:
     with pytest.raises(ValueError, match="there are: none"):
         parse_template("{x}", ())
+
+
+def test_a_template_tells_what_it_names() -> None:
+    template = parse_template("{x}:{y}/{x}{{z}}")
+    assert template.names == ["x", "y", "x"]
+    assert template.fill({"x": 1, "y": "a:b"}) == "1:a%3Ab/1{z}"

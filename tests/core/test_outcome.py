@@ -9,7 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.outcome import outcome_of, read_outcome
+from holdfast.core.claim import Record
+from holdfast.core.outcome import FORGOTTEN, Outcome, outcome_of, read_outcome
+from holdfast.core.register import MOST_BYTES
+from holdfast.errors import StoreError
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -17,11 +20,17 @@ values = st.recursive(
 )
 
 
+def read(value: str) -> Outcome:
+    found = read_outcome(Record(value, 7), "r")
+    assert found is not None
+    return found
+
+
 @given(values)
 def test_a_result_comes_back_as_it_was(result: object) -> None:
     outcome = outcome_of(result)
-    assert read_outcome(outcome.packed()) == outcome
-    assert read_outcome(outcome.packed()).result("r") == result
+    assert read(outcome.packed()) == outcome
+    assert read(outcome.packed()).result("r") == result
 
 
 @pytest.mark.parametrize(
@@ -32,7 +41,7 @@ def test_a_result_comes_back_as_it_was(result: object) -> None:
 def test_everybody_gets_the_decoded_form(result: object, decoded: object) -> None:
     """The first caller, too: a result must not depend on who did the work."""
     assert outcome_of(result).result("r") == decoded
-    assert read_outcome(outcome_of(result).packed()).result("r") == decoded
+    assert read(outcome_of(result).packed()).result("r") == decoded
 
 
 def circle() -> list[Any]:
@@ -60,7 +69,7 @@ class Hostile(dict[str, int]):
 )
 def test_a_result_that_cannot_be_written_down_is_recorded_as_completed(result: object) -> None:
     outcome = outcome_of(result)
-    for found in (outcome, read_outcome(outcome.packed())):
+    for found in (outcome, read(outcome.packed())):
         with pytest.raises(TypeError, match=r"'r' was completed, and its result cannot be recorded: .+; return what"):
             found.result("r")
 
@@ -71,3 +80,32 @@ def test_what_is_recorded_is_plain_ascii() -> None:
     assert packed.isascii()
     assert packed.isprintable()
     assert json.loads(packed)[1] is None
+
+
+def test_a_result_that_is_too_long_for_a_register_is_recorded_as_completed() -> None:
+    long = "x" * (MOST_BYTES - 14)  # with its own quotes, those around them, escaped, and what follows
+    assert len(outcome_of(long).packed()) == MOST_BYTES
+    assert read(outcome_of(long).packed()).result("r") == long
+    outcome = outcome_of(long + "x")
+    assert len(outcome.packed()) < 200
+    with pytest.raises(TypeError, match="it takes 262145 bytes, and at most 262144 are kept"):
+        outcome.result("r")
+
+
+def test_an_error_that_tells_too_much_is_cut() -> None:
+    class Talkative(dict[str, int]):
+        def items(self) -> Any:
+            raise KeyError("x" * 10**6)
+
+    assert len(outcome_of(Talkative(a=1)).packed()) < 2000
+
+
+def test_what_is_forgotten_is_not_there() -> None:
+    assert read_outcome(None, "r") is None
+    assert read_outcome(Record(FORGOTTEN, 7), "r") is None
+
+
+@pytest.mark.parametrize("value", ["x", "null", "5", '"ab"', "[]", '["a"]', '["a", null, 1]', "[1, null]", '["a", 1]'])
+def test_what_once_did_not_write_is_refused(value: str) -> None:
+    with pytest.raises(StoreError, match=r"register 'r' has a value that `once` did not write \(token 7\)"):
+        read_outcome(Record(value, 7), "r")

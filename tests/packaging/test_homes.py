@@ -20,15 +20,16 @@ OPTIONS = "detect_deadlocks fair max_hold min_hold on_lost owner reentrant renew
 LOCK = f"acquire capacity detached kind locked {OPTIONS} try_acquire value weight"
 PUBLIC = {
     "Client": "break_lock capabilities close closed drain election holders inspect lock lock_all namespace once "
-    "rate_limit ready rwlock semaphore time tree url",
+    "rate_limit ready register rwlock semaphore time tree url",
     "Lock": LOCK,
     "Semaphore": f"{LOCK} permits",
     "RWLock": "read resource write",
     "MultiLock": "acquire resources timeout try_acquire",
     "Tree": "acquire resources timeout try_acquire",
     "Election": "lead leader observe resource terms value",
-    "Once": "",
-    "RateLimit": "hit limit per resource try_hit",
+    "Once": "forget",
+    "RateLimit": "available hit limit per resource try_hit",
+    "Register": "name read write",
     "Lease": "check extend fence lost owner release remaining renew resource state token ttl wait_lost",
     "Leases": "check get items keys lost release remaining values",
     "TreeLease": "check fence fences get items keys leaf lost release remaining resource token values",

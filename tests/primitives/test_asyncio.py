@@ -159,3 +159,13 @@ async def test_the_loss_of_one_cancels_the_body_of_all(url: str, clock: ManualCl
                 await asyncio.wait_for(task, 10)
             assert task.cancelling() == 0
             assert await locks.inspect() == []
+
+
+async def test_a_cancelled_hit_leaves_no_place_in_line(url: str, clock: ManualClock) -> None:
+    """Wherever it was cancelled: while it asked, stood in line, or slept."""
+    async with Client(url, clock=clock) as locks, Client(url, clock=clock) as other:
+        limit = locks.rate_limit("user:42", 1, per=1000)
+        await limit.hit()
+        for point in range(MOST_POINTS):
+            assert await cancelled_at(point, lambda: limit.hit(timeout=None), patience=0.05)
+            await waiting(other, "user:42", 0)

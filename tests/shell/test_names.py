@@ -38,6 +38,8 @@ def test_names_of_holdfast() -> None:
         "connect",
         "RWLock",
         "RateLimit",
+        "Record",
+        "Register",
         "Leases",
         "MultiLock",
         "Election",
@@ -59,7 +61,7 @@ def test_names_of_holdfast() -> None:
 def test_names_of_aio() -> None:
     assert holdfast.aio.__all__ == [
         *("Client", "Election", "Leader", "Lease", "Leases", "Lock", "MultiLock", "RWLock", "RateLimit"),
-        *("Semaphore", "Term", "Tree", "TreeLease", "connect"),
+        *("Register", "Semaphore", "Term", "Tree", "TreeLease", "connect"),
     ]
     assert all(hasattr(holdfast.aio, name) for name in holdfast.aio.__all__)
 

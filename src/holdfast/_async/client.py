@@ -23,6 +23,7 @@ from .lease import Lease
 from .lock import Lock, LockOptions, Semaphore
 from .multi import MultiLock, Tree
 from .ratelimit import RateLimit
+from .register import Register
 from .rwlock import RWLock
 from .store import Store, StoreFactory
 
@@ -219,12 +220,23 @@ class Client:
         """Describe a rate limit: at most so many hits in any window of time, by the store's clock.
 
         resource: the name of what is limited.
-        limit: how many hits, 1 to a million.
-        per: the length of the window in seconds, at least 0.01.
+        limit: how many hits fit into a window, from 1 to a million. Each takes a row in the store for `per` seconds.
+        per: the length of the window in seconds, at least 0.01. It slides: a hit counts for so long.
 
-        Raises: ValueError for a bad argument; Unsupported if the store cannot count hits (redlock).
+        Raises: ValueError for a bad argument; Unsupported if the store cannot count hits (redlock), or not in such
+        windows.
         """
         return RateLimit(self._engine, resource, limit, per=per)
+
+    def register(self, name: str) -> Register:
+        """Describe a register: a value in the store that only the holder of a lease can change.
+
+        name: as for resources; it may be the same as that of the lock that guards it. `once` keeps its results in the
+            registers of its names.
+
+        Raises: ValueError for a bad name; Unsupported if the store has no registers.
+        """
+        return Register(self._engine, name)
 
     def once(
         self,

@@ -131,10 +131,14 @@ class Engine:
 
     def check_open(self, strand: Strand | None = None) -> None:
         """Refuse to go on after close(), in another event loop, and while draining; not inside of a body of that."""
-        if self.closing:
-            raise LockError(f"this client of {self.name} is closed; connect() again")
+        self.check_usable()
         if self.draining and not (strand is not None and self._bodies_around(strand)):
             raise LockError(f"this client of {self.name} is draining, and takes nothing new; connect() again")
+
+    def check_usable(self) -> None:
+        """Refuse to go on after close() and in another event loop. While draining, leases may still need the store."""
+        if self.closing:
+            raise LockError(f"this client of {self.name} is closed; connect() again")
         self.home.check()
 
     def wake(self, holder: str) -> None:
@@ -156,8 +160,9 @@ class Engine:
 
     def identify(self) -> tuple[str, str]:
         """Return a new holder and its owner's label, for a claim that nobody holds on to."""
-        self.check_open()
-        return f"{self._new_actor()}.{self.new_id()}", self.label
+        strand = self.home.strand()
+        self.check_open(strand)
+        return f"{self._new_actor()}.{self.new_id()}", self._owner or strand.label
 
     # -- acquiring
 
@@ -213,6 +218,25 @@ class Engine:
             return self._lease(lock, hold, acquisition.started, entry)
         except BaseException as error:
             self._abandon(acquisition, hold, error)
+            raise
+        finally:
+            self._under_way.pop(acquisition, None)
+
+    def wait_in_line(self, acquisition: Acquisition, silence: StoreUnavailable | None, cancel: Cancel | None) -> int:
+        """Ask until a claim is granted that nobody keeps, and return its token; whatever ends that before, nothing is
+        left behind. `silence`: the store is asked again after a pause, for it has not answered just now.
+        """
+        acquisition.nested = bool(self._bodies_around(self.home.strand()))
+        try:
+            self._under_way[acquisition] = get_ident()
+            answer: Answer | StoreUnavailable
+            try:
+                answer = silence or self.store.claim(acquisition.claim)
+            except StoreUnavailable as error:
+                answer = error
+            return go_on(self, acquisition, answer, cancel).token
+        except BaseException as error:
+            self._abandon(acquisition, None, error)
             raise
         finally:
             self._under_way.pop(acquisition, None)

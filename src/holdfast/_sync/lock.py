@@ -166,7 +166,7 @@ class Lock(Acquirable[Lease]):
             if self.weight == self.capacity == MAX
             else " shared"
             if self.capacity == MAX
-            else f" 1 of {self.capacity}"
+            else f" {self.weight} of {self.capacity}"
         )
         return f"<Lock {self.resource!r}{kind} ttl={self.ttl:g}>"
 

@@ -8,10 +8,9 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, cast
 
-from ..core.claim import Record
 from ..core.keys import parse_template
 from ..core.names import check_flag, check_name, check_number
-from ..core.outcome import Outcome, outcome_of, read_outcome
+from ..core.outcome import FORGOTTEN, Outcome, outcome_of, read_outcome
 from ..core.timing import backoff
 from ..errors import LeaseLost, StaleToken, StoreUnavailable, Unsupported
 from ..observe.log import logger
@@ -19,9 +18,12 @@ from . import runtime
 from .acquirable import wants_lease
 from .lease import Lease
 from .lock import Lock, LockOptions
+from .register import Register
 
 if TYPE_CHECKING:
     from .engine import Engine
+
+_FORGET = 1.0  # seconds after which the store may drop what marks a result as forgotten
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -102,21 +104,60 @@ class Once:
 
         return name_of
 
-    def _run(self, name: str, run: Callable[[Lease], Any]) -> Any:
-        self._engine.check_open()
-        store = self._engine.store
-        record = store.read(name)
-        if record is not None:
-            return read_outcome(record.value).result(name)
-        lock = Lock(self._engine, name, kind="once", **self._options)
-        lease = lock._take(lock.timeout if self._wait else 0)
-        outcome: Outcome | None = None
+    def forget(self, *args: Any, **kwargs: Any) -> bool:
+        """Forget the result that is recorded for these arguments, so that the next call does the work again.
+
+        With a template, the arguments are what it names: `forget(number=7)`. With `key=`, they are those of the call.
+
+        Work that is under way is waited for as a call waits for it (`timeout`, `wait`), and its result is forgotten.
+        Returns whether there was one.
+
+        Raises: TypeError for arguments that do not make a name; AcquireTimeout; StoreUnavailable when the outcome is
+        unknown; LeaseLost if the work was begun anew meanwhile.
+        """
+        lease = self._take(check_name(self._name_to_forget(args, kwargs)))
+        forgotten: bool | None = None
         try:
             with lease:
-                record = self._enter(lease)
-                if record is not None:
-                    outcome = read_outcome(record.value)
-                else:
+                register = self._register(lease.resource)
+                try:
+                    # Through the fence: the result of a run that was paused past its lease is refused from here on.
+                    found = read_outcome(register.read(lease.fence), lease.resource) is not None
+                    if found:
+                        register.write(FORGOTTEN, fence=lease.fence, keep=_FORGET)
+                except StaleToken as stale:
+                    raise self._overtaken(lease, "was not forgotten") from stale
+                forgotten = found
+        except LeaseLost:
+            if forgotten is None:
+                raise
+        return bool(forgotten)
+
+    def _name_to_forget(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        if self._key is not None:
+            return self._key(*args, **kwargs)
+        template = parse_template(self._template)
+        if args or kwargs.keys() != set(template.names):
+            wanted = ", ".join(f"{name}=…" for name in template.names) or "nothing"
+            raise TypeError(f"forget takes what {self._template!r} names, by keyword: {wanted}")
+        return template.fill(kwargs)
+
+    def _register(self, name: str) -> Register:
+        return Register(self._engine, name, "once")
+
+    def _take(self, name: str) -> Lease:
+        lock = Lock(self._engine, name, kind="once", **self._options)
+        return lock._take(lock.timeout if self._wait else 0)
+
+    def _run(self, name: str, run: Callable[[Lease], Any]) -> Any:
+        outcome = read_outcome(self._register(name).read(), name)
+        if outcome is not None:
+            return outcome.result(name)
+        lease = self._take(name)
+        try:
+            with lease:
+                outcome = self._enter(lease)
+                if outcome is None:
                     outcome = self._record(lease, outcome_of(run(lease)))
         except LeaseLost:
             if outcome is None:
@@ -124,13 +165,13 @@ class Once:
             # It was lost, but what is recorded is recorded: nobody newer had come.
         return outcome.result(name)
 
-    def _enter(self, lease: Lease) -> Record | None:
+    def _enter(self, lease: Lease) -> Outcome | None:
         """Read what is recorded, through the fence: nobody older can record a result from here on.
 
         Raises: LeaseLost if a newer run has begun and is not done yet.
         """
         try:
-            return self._engine.store.read(lease.resource, lease.fence)
+            return read_outcome(self._register(lease.resource).read(lease.fence), lease.resource)
         except StaleToken as stale:
             return self._newer(lease, "was not begun", stale)
 
@@ -139,21 +180,21 @@ class Once:
 
         Raises: LeaseLost if it was overtaken by a run that is not done yet; StoreUnavailable if it is unknown.
         """
-        store, clock = self._engine.store, self._engine.clock
+        register, clock = self._register(lease.resource), self._engine.clock
         failures = 0
         while True:
             try:
-                store.write(lease.resource, outcome.packed(), lease.fence, self._keep)
+                register.write(outcome.packed(), fence=lease.fence, keep=self._keep)
                 return outcome
             except StaleToken as stale:
-                record = self._newer(lease, "was done in vain", stale)
+                recorded = self._newer(lease, "was done in vain", stale)
                 logger.warning(
                     "%r was done twice: token %d was paused past its lease, and the result of token %d is recorded",
                     lease.resource,
                     lease.token,
-                    record.token,
+                    stale.newest,
                 )
-                return read_outcome(record.value)
+                return recorded
             except StoreUnavailable:
                 # The work is done. Not to record it means to do it again: try as long as the lease keeps others away.
                 if lease.lost:
@@ -161,21 +202,24 @@ class Once:
                 runtime.sleep(clock, clock.now() + backoff(failures))
                 failures += 1
 
-    def _newer(self, lease: Lease, fact: str, stale: StaleToken) -> Record:
+    def _newer(self, lease: Lease, fact: str, stale: StaleToken) -> Outcome:
         """Return what a newer run has recorded.
 
         Raises: LeaseLost if it is not done yet.
         """
-        record = self._engine.store.read(lease.resource)
-        if record is not None:
-            return record
-        raise LeaseLost(
+        outcome = read_outcome(self._register(lease.resource).read(), lease.resource)
+        if outcome is not None:
+            return outcome
+        raise self._overtaken(lease, fact) from stale
+
+    def _overtaken(self, lease: Lease, fact: str) -> LeaseLost:
+        return LeaseLost(
             f"{lease.resource!r} {fact}: its lease (token {lease.token}) was lost meanwhile, and another does it; "
             "call again for the result that is recorded",
             resource=lease.resource,
             owner=lease.owner,
             token=lease.token,
-        ) from stale
+        )
 
     def __repr__(self) -> str:
         return f"<Once {self._template or self._key!r}>"

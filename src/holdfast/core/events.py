@@ -206,9 +206,11 @@ class Broken(Event):
 class TokenRejected(Event):
     """A guard refused a token: its holder had lost the lease, and tried to go on. Logged as a WARNING.
 
-    guard: what refused it: a register, for instance.
+    `resource` is the lock that the token is of; `owner` is empty: a fence does not tell whose it is.
+
+    guard: what refused it, like `register 'name'`.
     token: the one that was refused.
-    newest: the one that was there before.
+    newest: the one that was there before; 0 if that is not known.
     """
 
     guard: str

@@ -20,6 +20,11 @@ class Template(NamedTuple):
     text: str
     parts: tuple[tuple[str, str | None], ...]
 
+    @property
+    def names(self) -> list[str]:
+        """The names, in order."""
+        return [name for _, name in self.parts if name is not None]
+
     def fill(self, arguments: Mapping[str, object]) -> str:
         """Return the key of these arguments.
 
@@ -31,8 +36,8 @@ class Template(NamedTuple):
         )
 
 
-def parse_template(text: object, names: Collection[str]) -> Template:
-    """Take a template apart and check it against the names that a function has.
+def parse_template(text: object, names: Collection[str] | None = None) -> Template:
+    """Take a template apart and check it against the names that a function has (None: whatever it names).
 
     Raises: ValueError with the rule that it breaks.
     """
@@ -50,7 +55,7 @@ def parse_template(text: object, names: Collection[str]) -> Template:
             continue
         if not name.isidentifier() or spec or conversion:
             raise ValueError(f"the template {text!r} may have plain {{names}} only, not {{{name}}} with more to it")
-        if name not in names:
+        if names is not None and name not in names:
             known = ", ".join(names) or "none"
             raise ValueError(f"the template {text!r} names {name!r}, which is no parameter; there are: {known}")
         if parts and all(c in _PLAIN or (c.isascii() and c.isalnum()) for c in literal):

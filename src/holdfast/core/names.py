@@ -40,17 +40,21 @@ def clean_label(host: str, pid: int, name: str) -> str:
     return label
 
 
-def check_value(value: object, what: str) -> str:
-    """Return the text unchanged if it is one that every store can keep with a claim."""
+def check_value(value: object, what: str, most: int = VALUE_BYTES) -> str:
+    """Return the text unchanged if it is one that every store can keep: with a claim, or as long as `most` says."""
     if not isinstance(value, str):
-        raise ValueError(f"{what} must be a str of at most {VALUE_BYTES} UTF-8 bytes, not {value!r}")
+        raise ValueError(f"{what} must be a str of at most {most} UTF-8 bytes, not {_short(repr(value))}")
     try:
         size = len(value.encode())
     except UnicodeEncodeError:
-        raise ValueError(f"{what} {value!r} cannot be encoded as UTF-8 (a lone surrogate?)") from None
-    if size > VALUE_BYTES:
-        raise ValueError(f"{what} {value[:40] + '…'!r} has {size} UTF-8 bytes; at most {VALUE_BYTES} are allowed")
+        raise ValueError(f"{what} {_short(value)!r} cannot be encoded as UTF-8 (a lone surrogate?)") from None
+    if size > most:
+        raise ValueError(f"{what} {_short(value)!r} has {size} UTF-8 bytes; at most {most} are allowed")
     return value
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 40 else text[:40] + "…"
 
 
 def check_number(value: object, what: str, *, least: float = 0.0, rule: str = "") -> float:

@@ -8,6 +8,8 @@ from typing import NamedTuple
 from .claim import Record
 from .fence import Fence, Seen, enter
 
+MOST_BYTES = 256 * 1024  # of a value, in UTF-8: what every store can keep
+
 
 class Register(NamedTuple):
     """What a store keeps under a key. The numbers outlive the value, which is there until `expires`."""
@@ -34,3 +36,18 @@ class Register(NamedTuple):
         Raises: StaleToken if a newer fence was there before.
         """
         return Register(value, fence.token, enter(self.seen, fence), expires)
+
+
+def check_fence(fence: object, namespace: str) -> Fence:
+    """Return the fence if a register of this namespace can judge it.
+
+    Raises: ValueError.
+    """
+    if not isinstance(fence, Fence):
+        raise ValueError(f"fence must be the fence of a lease (`fence=lease.fence`), not {fence!r}")
+    if fence.namespace != namespace:
+        raise ValueError(
+            f"the fence of {fence.resource!r} is of the namespace {fence.namespace!r}, and the register is in "
+            f"{namespace!r}: their tokens cannot be compared; take the lock through a client of the same namespace"
+        )
+    return fence

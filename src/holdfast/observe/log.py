@@ -72,7 +72,7 @@ LOGGED: dict[type[Event], Line] = {
     ),
     events.TokenRejected: Line(
         _WARNING,
-        "%(guard)s %(resource)r refused the stale token %(token)d: %(newest)d was here before",
+        "%(guard)s refused the stale token %(token)d of %(resource)r: %(newest)d was here before",
     ),
     events.PermitsDiffer: Line(
         _WARNING,

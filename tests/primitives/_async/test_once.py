@@ -9,11 +9,13 @@ import pytest
 from holdfast._async.client import Client
 from holdfast._async.lease import Lease
 from holdfast.core.claim import Record
+from holdfast.core.events import TokenRejected
 from holdfast.core.outcome import outcome_of
 from holdfast.errors import AcquireTimeout, Deadlock, LeaseLost, StaleToken, StoreUnavailable, Unsupported
 from holdfast.testing._async.case import CaseClient
 from holdfast.testing._async.runtime import Call, Gate, eventually, spawn
 from holdfast.testing._async.tap import times, unanswered
+from holdfast.testing.check import Seen
 from holdfast.testing.clock import ManualClock
 from tests.primitives._async.kit import waiting
 
@@ -28,7 +30,9 @@ class Work:
         if not gated:
             self.gate.open()
 
-        @locks.once("invoice:{number}", **options)
+        self.once = locks.once("invoice:{number}", **options)
+
+        @self.once
         async def send(number: int, copy: str = "a", *, lease: Lease) -> list[int]:
             self.runs.append(lease.token)
             await self.gate.wait()
@@ -385,3 +389,177 @@ async def test_a_store_without_registers_is_refused(url: str, monkeypatch: pytes
         monkeypatch.setattr(locks._engine.store, "capabilities", locks.capabilities._replace(register=False))
         with pytest.raises(Unsupported, match="lack `register`"):
             locks.once("a")
+
+
+async def test_a_result_that_is_forgotten_is_made_again(url: str, clock: ManualClock) -> None:
+    async with Client(url, clock=clock) as one, Client(url, clock=clock) as two:
+        work, other = Work(one), Work(two)
+        first, eighth = await work.send(7), await work.send(8)
+        assert await other.once.forget(number=7) is True
+        assert await other.once.forget(number=7) is False
+        assert await work.once.forget(number=9) is False
+        again = await other.send(7)
+        assert again == [7, other.runs[0]]
+        assert again != first
+        assert await work.send(7) == again
+        assert await work.send(8) == eighth
+        assert await one.inspect() == []
+        assert await two.once("invoice:{number}").forget(number=7) is True  # a script need not have the function
+        clock.advance(2)  # what marks it as forgotten is gone, too
+        assert await one._engine.store.read("invoice:7") is None
+        assert await work.send(7) == [7, work.runs[-1]]
+
+
+async def test_work_under_way_is_waited_for_and_its_result_forgotten(url: str, clock: ManualClock) -> None:
+    async with Client(url, clock=clock) as one, Client(url, clock=clock) as two:
+        work, other = Work(one, gated=True), Work(two)
+        call = await work.started()
+        forgetting = spawn(other.once.forget, number=7)
+        await waiting(one, "invoice:7")
+        late = spawn(other.send, 7)
+        await waiting(one, "invoice:7", 2)
+        with pytest.raises(AcquireTimeout):
+            await Work(two, wait=False).once.forget(number=7)
+        work.gate.open()
+        assert await call.join() == [7, work.runs[0]]
+        assert await forgetting.join() is True
+        assert await late.join() == [7, other.runs[0]]  # it came after, and so it does the work
+        assert other.runs[0] > work.runs[0]
+
+
+async def test_a_paused_run_does_not_bring_back_what_was_forgotten(url: str, clock: ManualClock) -> None:
+    seen = Seen()
+    async with CaseClient(url, clock=clock, observers=[seen]) as paused, Client(url, clock=clock) as locks:
+        first, second = Work(paused, gated=True), Work(locks)
+        call = await first.started()
+        await paused.orphan()
+        clock.advance(31)
+        assert await second.once.forget(number=7) is False  # it has recorded nothing yet, and may not any more
+        first.gate.open()
+        with pytest.raises(LeaseLost, match="'invoice:7' was done in vain"):
+            await call.join()
+        assert await second.send(7) == [7, second.runs[0]]
+        (event,) = (event for event in seen if isinstance(event, TokenRejected))
+        assert (event.kind, event.guard, event.token) == ("once", "register 'invoice:7'", first.runs[0])
+
+
+async def test_forgetting_by_hand_without_the_lock_lets_it_come_back(url: str, clock: ManualClock) -> None:
+    """The control of the test above: whoever does not enter the fence is followed by the paused run."""
+    async with CaseClient(url, clock=clock) as paused, Client(url, clock=clock) as locks:
+        first, second = Work(paused, gated=True), Work(locks)
+        call = await first.started()
+        await paused.orphan()
+        clock.advance(31)
+        assert await locks.register("invoice:7").read() is None
+        first.gate.open()
+        result = await call.join()
+        assert await second.send(7) == result
+
+
+async def test_forgetting_that_is_overtaken_raises(url: str, clock: ManualClock) -> None:
+    async with CaseClient(url, clock=clock) as paused, Client(url, clock=clock) as locks:
+        first, second = Work(paused), Work(locks, gated=True, keep=60)
+        second.gate.open()
+        await second.send(7)
+
+        async def overtaken() -> None:
+            await paused.orphan()
+            clock.advance(61)
+            await second.send(7)
+
+        paused.tap.before["write"] = overtaken
+        forgetting = spawn(first.once.forget, number=7)
+        await eventually(lambda: forgetting.done)
+        with pytest.raises(LeaseLost, match="'invoice:7' was not forgotten"):
+            await forgetting.join()
+        assert await second.send(7) == [7, second.runs[-1]]
+        assert len(second.runs) == 2
+
+
+async def test_a_lease_that_is_lost_after_the_forgetting_changes_nothing(url: str, clock: ManualClock) -> None:
+    async with CaseClient(url, clock=clock) as locks:
+        work = Work(locks)
+        await work.send(7)
+
+        async def lose() -> None:
+            clock.advance(31)
+
+        locks.tap.after["write"] = lose
+        assert await work.once.forget(number=7) is True
+        locks.tap.heal()
+        await work.send(7)
+        assert len(work.runs) == 2
+
+
+async def test_forgetting_that_went_unanswered_may_be_repeated(url: str, clock: ManualClock) -> None:
+    async with CaseClient(url, clock=clock) as locks:
+        work = Work(locks)
+        await work.send(7)
+        for hooks, left in ((locks.tap.before, True), (locks.tap.after, False)):
+            hooks["write"] = times(1, unanswered)
+            with pytest.raises(StoreUnavailable):
+                await work.once.forget(number=7)
+            hooks.clear()
+            assert await work.once.forget(number=7) is left
+            await work.send(7)
+        assert len(work.runs) == 3
+
+
+async def test_work_cannot_forget_itself(url: str, clock: ManualClock) -> None:
+    async with Client(url, clock=clock) as locks:
+        job = locks.once("job")
+
+        @job
+        async def work() -> None:
+            await job.forget()
+
+        with pytest.raises(Deadlock):
+            await work()
+
+
+async def test_what_is_forgotten_is_named_as_the_template_or_the_key_says(url: str, clock: ManualClock) -> None:
+    async with CaseClient(url, clock=clock) as locks:
+        runs = []
+        by_template, by_key = locks.once("{a}:{b}"), locks.once(key=lambda a, *, b: f"own {a}{b}")
+
+        @by_template
+        async def pair(a: str, b: str = "c") -> None:
+            runs.append("template")
+
+        @by_key
+        async def own(a: str, *, b: str) -> None:
+            runs.append("key")
+
+        await pair("x")
+        await own("x", b="y")
+        sent = len(locks.tap.calls)
+        for wrong in ({}, {"a": "x"}, {"a": "x", "b": "c", "c": 1}, {"number": 7}):
+            with pytest.raises(TypeError, match="by keyword: a=…, b=…"):
+                await by_template.forget(**wrong)
+        with pytest.raises(TypeError, match=r"forget takes what '\{a\}:\{b\}' names, by keyword: a=…, b=…"):
+            await by_template.forget("x", "c")
+        with pytest.raises(TypeError):
+            await by_key.forget("x")
+        assert len(locks.tap.calls) == sent
+        assert await by_template.forget(a="x", b="c") is True
+        assert await by_key.forget("x", b="y") is True
+        await pair("x")
+        await own("x", b="y")
+        assert runs == ["template", "key"] * 2
+
+
+async def test_a_result_that_is_too_long_is_not_recorded_and_the_work_is_done_once(
+    url: str, clock: ManualClock
+) -> None:
+    async with Client(url, clock=clock) as locks:
+        runs = []
+
+        @locks.once("report")
+        async def report() -> str:
+            runs.append(1)
+            return "x" * 300_000
+
+        for _ in range(2):
+            with pytest.raises(TypeError, match=r"'report' was completed.*at most 262144"):
+                await report()
+        assert len(runs) == 1

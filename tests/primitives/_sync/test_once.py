@@ -10,11 +10,13 @@ import pytest
 from holdfast._sync.client import Client
 from holdfast._sync.lease import Lease
 from holdfast.core.claim import Record
+from holdfast.core.events import TokenRejected
 from holdfast.core.outcome import outcome_of
 from holdfast.errors import AcquireTimeout, Deadlock, LeaseLost, StaleToken, StoreUnavailable, Unsupported
 from holdfast.testing._sync.case import CaseClient
 from holdfast.testing._sync.runtime import Call, Gate, eventually, spawn
 from holdfast.testing._sync.tap import times, unanswered
+from holdfast.testing.check import Seen
 from holdfast.testing.clock import ManualClock
 from tests.primitives._sync.kit import waiting
 
@@ -29,7 +31,9 @@ class Work:
         if not gated:
             self.gate.open()
 
-        @locks.once("invoice:{number}", **options)
+        self.once = locks.once("invoice:{number}", **options)
+
+        @self.once
         def send(number: int, copy: str = "a", *, lease: Lease) -> list[int]:
             self.runs.append(lease.token)
             self.gate.wait()
@@ -384,3 +388,175 @@ def test_a_store_without_registers_is_refused(url: str, monkeypatch: pytest.Monk
         monkeypatch.setattr(locks._engine.store, "capabilities", locks.capabilities._replace(register=False))
         with pytest.raises(Unsupported, match="lack `register`"):
             locks.once("a")
+
+
+def test_a_result_that_is_forgotten_is_made_again(url: str, clock: ManualClock) -> None:
+    with Client(url, clock=clock) as one, Client(url, clock=clock) as two:
+        work, other = Work(one), Work(two)
+        first, eighth = work.send(7), work.send(8)
+        assert other.once.forget(number=7) is True
+        assert other.once.forget(number=7) is False
+        assert work.once.forget(number=9) is False
+        again = other.send(7)
+        assert again == [7, other.runs[0]]
+        assert again != first
+        assert work.send(7) == again
+        assert work.send(8) == eighth
+        assert one.inspect() == []
+        assert two.once("invoice:{number}").forget(number=7) is True  # a script need not have the function
+        clock.advance(2)  # what marks it as forgotten is gone, too
+        assert one._engine.store.read("invoice:7") is None
+        assert work.send(7) == [7, work.runs[-1]]
+
+
+def test_work_under_way_is_waited_for_and_its_result_forgotten(url: str, clock: ManualClock) -> None:
+    with Client(url, clock=clock) as one, Client(url, clock=clock) as two:
+        work, other = Work(one, gated=True), Work(two)
+        call = work.started()
+        forgetting = spawn(other.once.forget, number=7)
+        waiting(one, "invoice:7")
+        late = spawn(other.send, 7)
+        waiting(one, "invoice:7", 2)
+        with pytest.raises(AcquireTimeout):
+            Work(two, wait=False).once.forget(number=7)
+        work.gate.open()
+        assert call.join() == [7, work.runs[0]]
+        assert forgetting.join() is True
+        assert late.join() == [7, other.runs[0]]  # it came after, and so it does the work
+        assert other.runs[0] > work.runs[0]
+
+
+def test_a_paused_run_does_not_bring_back_what_was_forgotten(url: str, clock: ManualClock) -> None:
+    seen = Seen()
+    with CaseClient(url, clock=clock, observers=[seen]) as paused, Client(url, clock=clock) as locks:
+        first, second = Work(paused, gated=True), Work(locks)
+        call = first.started()
+        paused.orphan()
+        clock.advance(31)
+        assert second.once.forget(number=7) is False  # it has recorded nothing yet, and may not any more
+        first.gate.open()
+        with pytest.raises(LeaseLost, match="'invoice:7' was done in vain"):
+            call.join()
+        assert second.send(7) == [7, second.runs[0]]
+        (event,) = (event for event in seen if isinstance(event, TokenRejected))
+        assert (event.kind, event.guard, event.token) == ("once", "register 'invoice:7'", first.runs[0])
+
+
+def test_forgetting_by_hand_without_the_lock_lets_it_come_back(url: str, clock: ManualClock) -> None:
+    """The control of the test above: whoever does not enter the fence is followed by the paused run."""
+    with CaseClient(url, clock=clock) as paused, Client(url, clock=clock) as locks:
+        first, second = Work(paused, gated=True), Work(locks)
+        call = first.started()
+        paused.orphan()
+        clock.advance(31)
+        assert locks.register("invoice:7").read() is None
+        first.gate.open()
+        result = call.join()
+        assert second.send(7) == result
+
+
+def test_forgetting_that_is_overtaken_raises(url: str, clock: ManualClock) -> None:
+    with CaseClient(url, clock=clock) as paused, Client(url, clock=clock) as locks:
+        first, second = Work(paused), Work(locks, gated=True, keep=60)
+        second.gate.open()
+        second.send(7)
+
+        def overtaken() -> None:
+            paused.orphan()
+            clock.advance(61)
+            second.send(7)
+
+        paused.tap.before["write"] = overtaken
+        forgetting = spawn(first.once.forget, number=7)
+        eventually(lambda: forgetting.done)
+        with pytest.raises(LeaseLost, match="'invoice:7' was not forgotten"):
+            forgetting.join()
+        assert second.send(7) == [7, second.runs[-1]]
+        assert len(second.runs) == 2
+
+
+def test_a_lease_that_is_lost_after_the_forgetting_changes_nothing(url: str, clock: ManualClock) -> None:
+    with CaseClient(url, clock=clock) as locks:
+        work = Work(locks)
+        work.send(7)
+
+        def lose() -> None:
+            clock.advance(31)
+
+        locks.tap.after["write"] = lose
+        assert work.once.forget(number=7) is True
+        locks.tap.heal()
+        work.send(7)
+        assert len(work.runs) == 2
+
+
+def test_forgetting_that_went_unanswered_may_be_repeated(url: str, clock: ManualClock) -> None:
+    with CaseClient(url, clock=clock) as locks:
+        work = Work(locks)
+        work.send(7)
+        for hooks, left in ((locks.tap.before, True), (locks.tap.after, False)):
+            hooks["write"] = times(1, unanswered)
+            with pytest.raises(StoreUnavailable):
+                work.once.forget(number=7)
+            hooks.clear()
+            assert work.once.forget(number=7) is left
+            work.send(7)
+        assert len(work.runs) == 3
+
+
+def test_work_cannot_forget_itself(url: str, clock: ManualClock) -> None:
+    with Client(url, clock=clock) as locks:
+        job = locks.once("job")
+
+        @job
+        def work() -> None:
+            job.forget()
+
+        with pytest.raises(Deadlock):
+            work()
+
+
+def test_what_is_forgotten_is_named_as_the_template_or_the_key_says(url: str, clock: ManualClock) -> None:
+    with CaseClient(url, clock=clock) as locks:
+        runs = []
+        by_template, by_key = locks.once("{a}:{b}"), locks.once(key=lambda a, *, b: f"own {a}{b}")
+
+        @by_template
+        def pair(a: str, b: str = "c") -> None:
+            runs.append("template")
+
+        @by_key
+        def own(a: str, *, b: str) -> None:
+            runs.append("key")
+
+        pair("x")
+        own("x", b="y")
+        sent = len(locks.tap.calls)
+        for wrong in ({}, {"a": "x"}, {"a": "x", "b": "c", "c": 1}, {"number": 7}):
+            with pytest.raises(TypeError, match="by keyword: a=…, b=…"):
+                by_template.forget(**wrong)
+        with pytest.raises(TypeError, match=r"forget takes what '\{a\}:\{b\}' names, by keyword: a=…, b=…"):
+            by_template.forget("x", "c")
+        with pytest.raises(TypeError):
+            by_key.forget("x")
+        assert len(locks.tap.calls) == sent
+        assert by_template.forget(a="x", b="c") is True
+        assert by_key.forget("x", b="y") is True
+        pair("x")
+        own("x", b="y")
+        assert runs == ["template", "key"] * 2
+
+
+def test_a_result_that_is_too_long_is_not_recorded_and_the_work_is_done_once(url: str, clock: ManualClock) -> None:
+    with Client(url, clock=clock) as locks:
+        runs = []
+
+        @locks.once("report")
+        def report() -> str:
+            runs.append(1)
+            return "x" * 300_000
+
+        for _ in range(2):
+            with pytest.raises(TypeError, match=r"'report' was completed.*at most 262144"):
+                report()
+        assert len(runs) == 1

@@ -7,12 +7,14 @@ import pytest
 
 from holdfast._sync.client import Client
 from holdfast._sync.lease import Lease
-from holdfast._sync.lock import Lock
+from holdfast._sync.lock import Lock, Semaphore
 from holdfast.core.events import PermitsDiffer
 from holdfast.errors import AcquireTimeout, Deadlock, Unsupported
+from holdfast.testing._sync.case import CaseClient
 from holdfast.testing._sync.runtime import eventually, spawn
 from holdfast.testing.check import Seen
 from holdfast.testing.clock import ManualClock
+from tests.primitives._sync.kit import waiting
 
 
 def take(lock: Lock) -> Lease:
@@ -109,3 +111,104 @@ def test_a_permit_under_its_own_lock_raises(url: str) -> None:
     with Client(url) as locks, locks.lock("gpu"):
         with pytest.raises(Deadlock, match="block holds 'gpu'"):
             locks.semaphore("gpu", permits=2).acquire()
+
+
+def test_several_permits_are_taken_at_once_or_not_at_all(url: str, clock: ManualClock) -> None:
+    with Client(url, clock=clock) as locks:
+        gpu = locks.semaphore("gpu", permits=4)
+        with gpu.acquire(weight=3):
+            assert gpu.try_acquire(weight=2) is None
+            with pytest.raises(AcquireTimeout, match="'gpu' is busy"):
+                gpu.acquire(0, weight=2)
+            one = gpu.try_acquire()
+            assert one is not None
+            assert gpu.try_acquire() is None
+        three = gpu.try_acquire(weight=3)  # a release gives back what was taken
+        assert three is not None
+        three.release()
+        one.release()
+        with gpu.acquire(weight=4):
+            assert gpu.try_acquire() is None
+        assert locks.inspect() == []
+
+
+def test_a_semaphore_may_have_a_weight_of_its_own(url: str, clock: ManualClock) -> None:
+    with Client(url, clock=clock) as locks:
+        gpu = locks.semaphore("gpu", permits=4, weight=3)
+        assert repr(gpu) == "<Lock 'gpu' 3 of 4 ttl=30>"
+        with gpu:
+            assert gpu.try_acquire() is None
+            one = gpu.try_acquire(weight=1)
+            assert one is not None
+            one.release()
+
+        @gpu
+        def work() -> list[int]:
+            return [claim.weight for state in locks.inspect() for claim in state.holders]
+
+        assert work() == [3]
+
+
+def heavy(gpu: Semaphore) -> Lease:
+    return gpu.acquire(weight=3)
+
+
+def test_many_permits_at_the_head_of_the_line_are_not_starved(url: str, clock: ManualClock) -> None:
+    with Client(url, clock=clock) as locks, Client(url, clock=clock) as other:
+        gpu, same = locks.semaphore("gpu", permits=4), other.semaphore("gpu", permits=4)
+        leases = [gpu.acquire() for _ in range(3)]
+        call = spawn(heavy, gpu)
+        waiting(locks, "gpu", 1)
+        light = spawn(take, same)
+        waiting(locks, "gpu", 2)
+        assert same.try_acquire() is None  # one permit is free, and three are waited for
+        leases[0].release()
+        assert same.try_acquire() is None
+        leases[1].release()
+        three = call.join()
+        assert not light.done
+        leases[2].release()
+        light.join().release()
+        three.release()
+
+
+def test_unfair_claims_starve_them(url: str, clock: ManualClock) -> None:
+    """The control of the test above."""
+    with Client(url, clock=clock) as locks, Client(url, clock=clock) as other:
+        gpu, hasty = locks.semaphore("gpu", permits=4), other.semaphore("gpu", permits=4, fair=False)
+        leases = [gpu.acquire() for _ in range(3)]
+        call = spawn(heavy, gpu)
+        waiting(locks, "gpu", 1)
+        overtaking = hasty.try_acquire()
+        assert overtaking is not None
+        overtaking.release()
+        for lease in leases:
+            lease.release()
+        call.join().release()
+
+
+@pytest.mark.parametrize("weight", [0, -1, 5, 1.5, True, "2", 10**7], ids=repr)
+def test_a_weight_that_could_never_be_granted_is_refused(url: str, weight: object) -> None:
+    with CaseClient(url) as locks:
+        gpu = locks.semaphore("gpu", permits=4)
+        rule = "weight=5 exceeds permits=4: it could never be granted" if weight == 5 else "weight must be an int"
+        with pytest.raises(ValueError, match=rule):
+            locks.semaphore("gpu", permits=4, weight=weight)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match=rule):
+            gpu.acquire(weight=weight)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match=rule):
+            gpu.try_acquire(weight=weight)  # type: ignore[arg-type]
+        assert locks.tap.calls == []
+
+
+def test_a_block_that_has_some_and_asks_for_all_raises(url: str) -> None:
+    with Client(url) as locks:
+        gpu = locks.semaphore("gpu", permits=4)
+        with gpu:
+            with pytest.raises(Deadlock, match="holds a share of 'gpu'"):
+                gpu.acquire(weight=4)
+            with gpu.acquire(weight=3):
+                pass
+        with gpu.acquire(weight=4):
+            with pytest.raises(Deadlock, match="block holds 'gpu'"):
+                gpu.acquire()

@@ -21,7 +21,9 @@ class _Work:
         self.may_end = False
         self.error: Exception | None = None
 
-        @client.once("{name}", ttl=ttl, **options)
+        self.once = client.once("{name}", ttl=ttl, **options)
+
+        @self.once
         async def do(name: str, *, lease: Lease) -> list[int]:
             self.runs.append(lease.token)
             await eventually(lambda: self.may_end)
@@ -135,6 +137,27 @@ async def result_whose_reply_was_lost_is_recorded_once(case: Case) -> None:
         result = await call.join()
         assert await work.do(name) == result
     assert len(work.runs) == 2
+
+
+@law(2, "register")
+async def forgotten_result_does_not_come_back(case: Case) -> None:
+    """Work whose result was forgotten is done again, and a run that was paused meanwhile cannot record its own."""
+    paused, client = await case.client(), await case.client()
+    stale, work = _Work(paused, ttl=case.ttl), _Work(client)
+    work.may_end = True
+    await work.do("r2")
+    late = case.spawn(stale.do, "r")
+    await eventually(lambda: bool(stale.runs))
+    await paused.orphan()
+    await case.advance(case.ttl + case.past)
+    assert not await work.once.forget(name="r")
+    stale.may_end = True
+    with raises(LeaseLost):
+        await late.join()
+    assert await work.once.forget(name="r2")
+    for name in ("r", "r2"):
+        assert await work.do(name) == work.runs[-1:]
+    assert len(work.runs) == 3
 
 
 @law(6, "host", "register")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from ...core.claim import Record
+from ...core.events import TokenRejected
 from ...core.fence import Fence
+from ...core.register import MOST_BYTES
 from ...errors import StaleToken
-from ..check import raises
+from ..check import Seen, raises
 from ..law import law
 from .case import Case
 
@@ -97,13 +99,41 @@ async def register_read_through_a_fence_shuts_older_writers_out(case: Case) -> N
 
 @law(2, "register")
 async def paused_holder_cannot_write_after_its_successor(case: Case) -> None:
-    """The whole story: the lease runs out during a pause, another writes, and the late write is refused."""
-    client, rival, store = await case.client(), await case.client(), await case.store()
+    """The whole story: the lease runs out during a pause, another writes, and the late write is refused and told of."""
+    seen = Seen()
+    client, rival = await case.client(observers=[seen]), await case.client()
     stale = await client.lock("r", ttl=case.ttl).acquire()
+    await client.register("k").write("first", fence=stale.fence)
     await client.orphan()
     await case.advance(case.ttl + case.past)
     async with rival.lock("r", ttl=60) as lease:
-        await store.write("k", "successor", lease.fence)
+        assert await rival.register("k").read(lease.fence) == Record("first", stale.token)
+        await rival.register("k").write("successor", fence=lease.fence)
+    with raises(StaleToken) as caught:
+        await client.register("k").write("stale", fence=stale.fence)
+    assert (caught.error.token, caught.error.newest) == (stale.token, lease.token)
     with raises(StaleToken):
-        await store.write("k", "stale", stale.fence)
-    assert await store.read("k") == Record("successor", lease.token)
+        await client.register("k").read(stale.fence)
+    assert await client.register("k").read() == Record("successor", lease.token)
+    told = [event for event in seen if isinstance(event, TokenRejected)]
+    facts = ("register 'k'", case.namespace, "r", stale.token, lease.token)
+    assert [(e.guard, e.namespace, e.resource, e.token, e.newest) for e in told] == [facts] * 2
+
+
+@law(13, "register")
+async def value_that_a_register_cannot_keep_is_refused(case: Case) -> None:
+    """256 KiB in UTF-8 are kept; nothing is sent of more, nor of a write whose fence is none of this namespace."""
+    client, other = await case.client(), await case.client()
+    async with client.lock("r", ttl=60) as lease:
+        register = client.register("k")
+        for value in ("x" * MOST_BYTES, "ü" * (MOST_BYTES // 2)):
+            await register.write(value, fence=lease.fence)
+            assert await other.register("k").read() == Record(value, lease.token)
+        with raises(ValueError) as caught:
+            await register.write("ü" * (MOST_BYTES // 2) + "x", fence=lease.fence)
+        assert f"{MOST_BYTES + 1} UTF-8 bytes" in caught.message
+        for fence in (lease.fence._replace(namespace="another"), lease.token, None):
+            with raises(ValueError):
+                await register.write("v", fence=fence)  # type: ignore[arg-type]
+        assert client.tap.count("write") == 2
+    assert await register.read() == Record(value, lease.token)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from ..._async.lock import Lock
-from ...errors import Deadlock, RateLimited
+from ..._async.ratelimit import RateLimit
+from ..._async.store import Store
+from ...core.cancel import Cancel
+from ...errors import AcquireCancelled, Deadlock, LockError, RateLimited
 from ..check import ROUNDING, Ledger, raises
 from ..law import law
 from . import runtime
@@ -75,13 +78,13 @@ async def reader_does_not_become_a_writer(case: Case) -> None:
 
 @law(1, "shared")
 async def no_more_than_there_are_permits_are_inside(case: Case) -> None:
-    """Of many workers as many as there are permits are inside, and each gets its turn."""
-    ledger, permits = Ledger(), 2
+    """Of many workers as many as there are permits for are inside, however many each takes, and each gets its turn."""
+    ledger, permits = Ledger(), 3
 
     async def work(lock: Lock, name: str) -> None:
         for _ in range(_ROUNDS):
             async with lock:
-                ledger.enter(name, 1, permits)
+                ledger.enter(name, lock.weight, permits)
                 await runtime.pause(0.001)
                 ledger.leave(name)
 
@@ -89,11 +92,31 @@ async def no_more_than_there_are_permits_are_inside(case: Case) -> None:
     calls = []
     for number in range(_WORKERS):
         client = shared if number % 2 else await case.client()
-        lock = client.semaphore("r", permits=permits, ttl=60, timeout=60)
+        lock = client.semaphore("r", permits=permits, weight=1 + number % 3, ttl=60, timeout=60)
         calls.append(case.spawn(work, lock, f"worker-{number}"))
     for call in calls:
         await call.join(60)
     assert ledger.entered == _WORKERS * _ROUNDS
+
+
+@law(7, "shared", "fair")
+async def claim_for_many_permits_is_not_starved(case: Case) -> None:
+    """Whoever waits for many permits is served before those who come later and would fit beside the others."""
+    client, other = await case.client(), await case.client()
+    permits, same = client.semaphore("r", permits=4, ttl=60), other.semaphore("r", permits=4, ttl=60)
+    leases = [await permits.acquire(timeout=0) for _ in range(3)]
+    heavy = case.spawn(permits.acquire, weight=3)
+    await case.waiting(1)
+    light = case.spawn(same.acquire)
+    await case.waiting(2)
+    assert await same.try_acquire() is None
+    await leases[0].release()
+    assert await same.try_acquire() is None
+    await leases[1].release()
+    many = await heavy.join()
+    assert sum(claim.weight for claim in await case.holders()) == 4
+    await many.release()
+    await light.join()
 
 
 @law(1, "shared")
@@ -166,3 +189,70 @@ async def hits_outlive_their_client(case: Case) -> None:
     await client.close()
     assert not await other.rate_limit("r", 2, per=60).try_hit()
     assert await other.rate_limit("r2", 2, per=60).try_hit()
+
+
+@law(1, "shared", "detached")
+async def hits_that_wait_keep_the_rate(case: Case) -> None:
+    """However many wait for their hits, no window has more of them than the limit, and each is counted."""
+    clients = [await case.client() for _ in range(2)]
+    limits = [client.rate_limit("r", 2, per=case.real_ttl) for client in clients]
+    began = case.clock.now()
+    calls = [case.spawn(limits[number % 2].hit, timeout=None) for number in range(5)]
+    await case.until(lambda: all(call.done for call in calls))
+    for call in calls:
+        await call.join()
+    assert case.clock.now() - began >= 2 * (case.real_ttl * 0.99 - 0.002)
+
+
+async def _busy_limits(case: Case, store: Store) -> tuple[RateLimit, RateLimit, list[str]]:
+    """Return one rate limit of two hits, twice, and the names of two claims that take them until they are released."""
+    claims = [case.claim(weight=1, capacity=2, ttl=100) for _ in range(2)]
+    for claim in claims:
+        await store.claim(claim)
+    one, two = [(await case.client()).rate_limit("r", 2, per=case.real_ttl) for _ in range(2)]
+    return one, two, [claim.holder for claim in claims]
+
+
+@law(7, "shared", "detached", "fair")
+async def hits_are_served_in_order_of_arrival(case: Case) -> None:
+    """Whoever waits for several hits is served before those who come later for fewer."""
+    store = await case.store()
+    one, two, taken = await _busy_limits(case, store)
+    served: list[int] = []
+
+    async def serve(limit: RateLimit, hits: int) -> None:
+        await limit.hit(hits=hits, timeout=None)
+        served.append(hits)
+
+    calls = [case.spawn(serve, one, 2)]
+    await case.waiting(1)
+    calls.append(case.spawn(serve, two, 1))
+    await case.waiting(2)
+    await store.release("r", taken[0])
+    assert not await two.try_hit()
+    await store.release("r", taken[1])
+    await case.until(lambda: all(call.done for call in calls))
+    for call in calls:
+        await call.join()
+    assert served == [2, 1]
+
+
+@law(5, "shared", "detached")
+async def hit_that_is_given_up_leaves_no_place_in_line(case: Case) -> None:
+    """Neither a hit that was cancelled nor one whose client was closed stands in the way of others."""
+    store, closing = await case.store(), await case.client()
+    one, _, taken = await _busy_limits(case, store)
+    cancel = Cancel()
+    cancelled = case.spawn(one.hit, timeout=None, cancel=cancel)
+    await case.waiting(1)
+    closed = case.spawn(closing.rate_limit("r", 2, per=60).hit, timeout=None)
+    await case.waiting(2)
+    cancel.cancel()
+    with raises(AcquireCancelled):
+        await cancelled.join()
+    await closing.close()
+    with raises(LockError):
+        await closed.join()
+    for holder in taken:
+        await store.release("r", holder)
+    await case.nothing_left()

@@ -22,7 +22,9 @@ class _Work:
         self.may_end = False
         self.error: Exception | None = None
 
-        @client.once("{name}", ttl=ttl, **options)
+        self.once = client.once("{name}", ttl=ttl, **options)
+
+        @self.once
         def do(name: str, *, lease: Lease) -> list[int]:
             self.runs.append(lease.token)
             eventually(lambda: self.may_end)
@@ -136,6 +138,27 @@ def result_whose_reply_was_lost_is_recorded_once(case: Case) -> None:
         result = call.join()
         assert work.do(name) == result
     assert len(work.runs) == 2
+
+
+@law(2, "register")
+def forgotten_result_does_not_come_back(case: Case) -> None:
+    """Work whose result was forgotten is done again, and a run that was paused meanwhile cannot record its own."""
+    paused, client = case.client(), case.client()
+    stale, work = _Work(paused, ttl=case.ttl), _Work(client)
+    work.may_end = True
+    work.do("r2")
+    late = case.spawn(stale.do, "r")
+    eventually(lambda: bool(stale.runs))
+    paused.orphan()
+    case.advance(case.ttl + case.past)
+    assert not work.once.forget(name="r")
+    stale.may_end = True
+    with raises(LeaseLost):
+        late.join()
+    assert work.once.forget(name="r2")
+    for name in ("r", "r2"):
+        assert work.do(name) == work.runs[-1:]
+    assert len(work.runs) == 3
 
 
 @law(6, "host", "register")

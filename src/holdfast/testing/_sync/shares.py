@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 from ..._sync.lock import Lock
-from ...errors import Deadlock, RateLimited
+from ..._sync.ratelimit import RateLimit
+from ..._sync.store import Store
+from ...core.cancel import Cancel
+from ...errors import AcquireCancelled, Deadlock, LockError, RateLimited
 from ..check import ROUNDING, Ledger, raises
 from ..law import law
 from . import runtime
@@ -76,13 +79,13 @@ def reader_does_not_become_a_writer(case: Case) -> None:
 
 @law(1, "shared")
 def no_more_than_there_are_permits_are_inside(case: Case) -> None:
-    """Of many workers as many as there are permits are inside, and each gets its turn."""
-    ledger, permits = Ledger(), 2
+    """Of many workers as many as there are permits for are inside, however many each takes, and each gets its turn."""
+    ledger, permits = Ledger(), 3
 
     def work(lock: Lock, name: str) -> None:
         for _ in range(_ROUNDS):
             with lock:
-                ledger.enter(name, 1, permits)
+                ledger.enter(name, lock.weight, permits)
                 runtime.pause(0.001)
                 ledger.leave(name)
 
@@ -90,11 +93,31 @@ def no_more_than_there_are_permits_are_inside(case: Case) -> None:
     calls = []
     for number in range(_WORKERS):
         client = shared if number % 2 else case.client()
-        lock = client.semaphore("r", permits=permits, ttl=60, timeout=60)
+        lock = client.semaphore("r", permits=permits, weight=1 + number % 3, ttl=60, timeout=60)
         calls.append(case.spawn(work, lock, f"worker-{number}"))
     for call in calls:
         call.join(60)
     assert ledger.entered == _WORKERS * _ROUNDS
+
+
+@law(7, "shared", "fair")
+def claim_for_many_permits_is_not_starved(case: Case) -> None:
+    """Whoever waits for many permits is served before those who come later and would fit beside the others."""
+    client, other = case.client(), case.client()
+    permits, same = client.semaphore("r", permits=4, ttl=60), other.semaphore("r", permits=4, ttl=60)
+    leases = [permits.acquire(timeout=0) for _ in range(3)]
+    heavy = case.spawn(permits.acquire, weight=3)
+    case.waiting(1)
+    light = case.spawn(same.acquire)
+    case.waiting(2)
+    assert same.try_acquire() is None
+    leases[0].release()
+    assert same.try_acquire() is None
+    leases[1].release()
+    many = heavy.join()
+    assert sum(claim.weight for claim in case.holders()) == 4
+    many.release()
+    light.join()
 
 
 @law(1, "shared")
@@ -167,3 +190,70 @@ def hits_outlive_their_client(case: Case) -> None:
     client.close()
     assert not other.rate_limit("r", 2, per=60).try_hit()
     assert other.rate_limit("r2", 2, per=60).try_hit()
+
+
+@law(1, "shared", "detached")
+def hits_that_wait_keep_the_rate(case: Case) -> None:
+    """However many wait for their hits, no window has more of them than the limit, and each is counted."""
+    clients = [case.client() for _ in range(2)]
+    limits = [client.rate_limit("r", 2, per=case.real_ttl) for client in clients]
+    began = case.clock.now()
+    calls = [case.spawn(limits[number % 2].hit, timeout=None) for number in range(5)]
+    case.until(lambda: all(call.done for call in calls))
+    for call in calls:
+        call.join()
+    assert case.clock.now() - began >= 2 * (case.real_ttl * 0.99 - 0.002)
+
+
+def _busy_limits(case: Case, store: Store) -> tuple[RateLimit, RateLimit, list[str]]:
+    """Return one rate limit of two hits, twice, and the names of two claims that take them until they are released."""
+    claims = [case.claim(weight=1, capacity=2, ttl=100) for _ in range(2)]
+    for claim in claims:
+        store.claim(claim)
+    one, two = [case.client().rate_limit("r", 2, per=case.real_ttl) for _ in range(2)]
+    return one, two, [claim.holder for claim in claims]
+
+
+@law(7, "shared", "detached", "fair")
+def hits_are_served_in_order_of_arrival(case: Case) -> None:
+    """Whoever waits for several hits is served before those who come later for fewer."""
+    store = case.store()
+    one, two, taken = _busy_limits(case, store)
+    served: list[int] = []
+
+    def serve(limit: RateLimit, hits: int) -> None:
+        limit.hit(hits=hits, timeout=None)
+        served.append(hits)
+
+    calls = [case.spawn(serve, one, 2)]
+    case.waiting(1)
+    calls.append(case.spawn(serve, two, 1))
+    case.waiting(2)
+    store.release("r", taken[0])
+    assert not two.try_hit()
+    store.release("r", taken[1])
+    case.until(lambda: all(call.done for call in calls))
+    for call in calls:
+        call.join()
+    assert served == [2, 1]
+
+
+@law(5, "shared", "detached")
+def hit_that_is_given_up_leaves_no_place_in_line(case: Case) -> None:
+    """Neither a hit that was cancelled nor one whose client was closed stands in the way of others."""
+    store, closing = case.store(), case.client()
+    one, _, taken = _busy_limits(case, store)
+    cancel = Cancel()
+    cancelled = case.spawn(one.hit, timeout=None, cancel=cancel)
+    case.waiting(1)
+    closed = case.spawn(closing.rate_limit("r", 2, per=60).hit, timeout=None)
+    case.waiting(2)
+    cancel.cancel()
+    with raises(AcquireCancelled):
+        cancelled.join()
+    closing.close()
+    with raises(LockError):
+        closed.join()
+    for holder in taken:
+        store.release("r", holder)
+    case.nothing_left()
