@@ -49,7 +49,7 @@ class Calls:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.before: Callable[[str], Awaitable[None]] | None = None
-        self.after: Callable[[str, bytes], bytes] | None = None
+        self.after: Callable[[str, bytes], Awaitable[bytes]] | None = None
         real = transport.call
 
         async def call(peer: Any, method: str, *rest: Any) -> bytes:
@@ -57,7 +57,7 @@ class Calls:
                 await before(method)
             reply = await real(peer, method, *rest)
             after = self.after
-            return reply if after is None else after(method, reply)
+            return reply if after is None else await after(method, reply)
 
         monkeypatch.setattr(transport, "call", call)
 
@@ -65,7 +65,7 @@ class Calls:
         """Lose the reply to the so-manieth call of this method from now on, which is executed."""
         left = [number]
 
-        def after(called: str, reply: bytes) -> bytes:
+        async def after(called: str, reply: bytes) -> bytes:
             left[0] -= called == method
             if left[0] or called != method:
                 return reply
@@ -161,6 +161,33 @@ async def test_control_what_was_left_at_the_look_is_too_short(
         await break_with_renewals_in_between(rig, calls, 5)
 
 
+async def test_a_keep_alive_after_the_break_prolongs_no_answer_from_before(rig: Rig, calls: Calls) -> None:
+    """A renewal has read the key; before it goes on, the claim is broken, and the lease is kept alive for others."""
+    now, store, evictor = SystemClock().now, store_of(rig), store_of(rig)
+    mine = claim(1, ttl=60.0)
+    await store.claim(mine)
+    await evictor.inspect()
+    (lease,) = store._cluster.leases
+    await pause(3.2)  # recent, so that the renewal itself keeps nothing alive
+
+    async def break_it(method: str, reply: bytes) -> bytes:
+        calls.after = None
+        await evictor.evict("r", mine.holder)
+        assert await store._cluster.keep(store._cluster.exchange(), lease)
+        return reply
+
+    calls.after = break_it
+    asked = now()
+    (answer,) = await store.renew([mine])
+    end = latest_end(rig, mine)
+    assert isinstance(answer, Renewed)
+    assert believed(asked, mine, answer, 0.0) < end
+    # The control: what is left, if it is read after the key.
+    assert believed(asked, mine, Renewed(lease.left(asked)), 0.0) > end
+    await store.close()
+    await evictor.close()
+
+
 async def test_of_several_claims_of_a_session_one_is_broken_and_the_others_live_on(rig: Rig) -> None:
     async with connect(rig.one_way) as locks, connect(rig.one_way) as rival:
         held = [await locks.lock(f"r{number}", ttl=TTL, on_lost=bool).acquire() for number in range(3)]
@@ -249,7 +276,7 @@ async def test_what_a_former_leader_says_of_the_time_left_is_not_believed(rig: R
     mine = claim(1)
     await store.claim(mine)
 
-    def former(method: str, reply: bytes) -> bytes:
+    async def former(method: str, reply: bytes) -> bytes:
         if method != messages.LEASE_TIME_TO_LIVE:
             return reply
         asked.append(method)
@@ -525,6 +552,22 @@ async def test_control_without_a_new_guard_the_lease_is_short_again(rig: Rig, mo
     monkeypatch.setattr(etcd_cluster.Cluster, "shut_out", nothing)
     with pytest.raises(AssertionError, match="under the shorter lease"):
         await late_claim_after_an_extension(rig, monkeypatch)
+
+
+async def test_a_renewal_that_an_extension_overtakes_is_no_loss(rig: Rig, calls: Calls) -> None:
+    store, mine = store_of(rig), claim(1, ttl=6.0)
+    await store.claim(mine)
+
+    async def extend(method: str) -> None:
+        calls.before = None
+        assert isinstance((await store.renew([mine._replace(ttl=20.0)]))[0], Renewed)
+
+    calls.before = extend  # before the renewal reads the key
+    (answer,) = await store.renew([mine])
+    assert isinstance(answer, Unknown)
+    (answer,) = await store.renew([mine])
+    assert isinstance(answer, Renewed)
+    await store.close()
 
 
 async def test_a_longer_lease_that_etcd_has_lost_is_replaced(rig: Rig) -> None:

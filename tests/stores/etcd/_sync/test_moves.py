@@ -162,6 +162,33 @@ def test_control_what_was_left_at_the_look_is_too_short(
         break_with_renewals_in_between(rig, calls, 5)
 
 
+def test_a_keep_alive_after_the_break_prolongs_no_answer_from_before(rig: Rig, calls: Calls) -> None:
+    """A renewal has read the key; before it goes on, the claim is broken, and the lease is kept alive for others."""
+    now, store, evictor = SystemClock().now, store_of(rig), store_of(rig)
+    mine = claim(1, ttl=60.0)
+    store.claim(mine)
+    evictor.inspect()
+    (lease,) = store._cluster.leases
+    pause(3.2)  # recent, so that the renewal itself keeps nothing alive
+
+    def break_it(method: str, reply: bytes) -> bytes:
+        calls.after = None
+        evictor.evict("r", mine.holder)
+        assert store._cluster.keep(store._cluster.exchange(), lease)
+        return reply
+
+    calls.after = break_it
+    asked = now()
+    (answer,) = store.renew([mine])
+    end = latest_end(rig, mine)
+    assert isinstance(answer, Renewed)
+    assert believed(asked, mine, answer, 0.0) < end
+    # The control: what is left, if it is read after the key.
+    assert believed(asked, mine, Renewed(lease.left(asked)), 0.0) > end
+    store.close()
+    evictor.close()
+
+
 def test_of_several_claims_of_a_session_one_is_broken_and_the_others_live_on(rig: Rig) -> None:
     with connect(rig.one_way) as locks, connect(rig.one_way) as rival:
         held = [locks.lock(f"r{number}", ttl=TTL, on_lost=bool).acquire() for number in range(3)]
@@ -522,6 +549,22 @@ def test_control_without_a_new_guard_the_lease_is_short_again(rig: Rig, monkeypa
     monkeypatch.setattr(etcd_cluster.Cluster, "shut_out", nothing)
     with pytest.raises(AssertionError, match="under the shorter lease"):
         late_claim_after_an_extension(rig, monkeypatch)
+
+
+def test_a_renewal_that_an_extension_overtakes_is_no_loss(rig: Rig, calls: Calls) -> None:
+    store, mine = store_of(rig), claim(1, ttl=6.0)
+    store.claim(mine)
+
+    def extend(method: str) -> None:
+        calls.before = None
+        assert isinstance(store.renew([mine._replace(ttl=20.0)])[0], Renewed)
+
+    calls.before = extend  # before the renewal reads the key
+    (answer,) = store.renew([mine])
+    assert isinstance(answer, Unknown)
+    (answer,) = store.renew([mine])
+    assert isinstance(answer, Renewed)
+    store.close()
 
 
 def test_a_longer_lease_that_etcd_has_lost_is_replaced(rig: Rig) -> None:
