@@ -2,8 +2,8 @@
 
 A claim is a key that is named after its holder. Its create_revision is its place in line and, plus the offset, its
 token. The key is absent; or it waits, without an offset, under the lease that this client has for claims that wait; or
-it holds, with the offset, under the lease of its ttl. To put a key again keeps its create_revision: so a grant keeps
-the place. A transaction does all this at one revision:
+it holds, with the offset, under the lease of its ttl. (What becomes of it then, moves.py says.) To put a key again
+keeps its create_revision: so a grant keeps the place. A transaction does all this at one revision:
 
     if    `when`, the guard of the lease is unmoved, the offset is unmoved
     then  put the key, to hold: the token is its create_revision + offset
@@ -67,7 +67,7 @@ class ClaimResult(NamedTuple):
 
     revision: int
     token: int  # of the grant, or 0
-    lease: int  # under which it was granted
+    lease: int  # under which it was granted; 0 if it was broken since
     own: int  # the create_revision of its key, or 0
     guard: int
     waiting_guard: int
@@ -197,8 +197,9 @@ def read_result(txn: ClaimTxn, response: Txned) -> ClaimResult:
     ahead = {kv.key: kv for view in views for kv in view.kvs if kv.key != txn.key}
     token = lease = place = 0
     if mine is not None:
-        place, lease, facts = mine.create, mine.lease, read(mine)
+        place, facts = mine.create, read(mine)
         token = 0 if facts.offset is None else mine.create + facts.offset
+        lease = 0 if facts.ending else mine.lease  # somebody has broken it before its client knew of the grant
     elif txn.waiting_lease is not None and not own:
         place = revision if response.txned(len(response.steps) - 1).succeeded else 0
     return ClaimResult(

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from ...core.claim import Claim, ResourceState
-from ...core.queue import Entry, Queue
+from ...core.queue import BROKEN, Entry, Queue
 from ...errors import StoreError
 from ..format import other_format, shown
 from .messages import KeyValue
@@ -19,6 +19,11 @@ ROOT = b"holdfast/"
 # Clients that knew of no formats refuse that as well, for it is not a number.
 OFFSET = ROOT + b"offset"
 FORMAT = 1
+# `ending` of a stored claim: 0, KEPT, BROKEN and still under the lease of its holder; or this: broken, and under a
+# lease of its own. Versions before claims could be broken wrote false and true for 0 and KEPT, and take what is not 0
+# for KEPT: all that they do with claims of others is the same then.
+ENDING = 3
+_HELD = b",0]"  # how the value of a claim ends that is neither released nor broken; cheaper than reading all of it
 
 
 def escape(name: str) -> bytes:
@@ -85,7 +90,12 @@ class StoredClaim(NamedTuple):
     value: str | None
     detached: bool
     offset: int | None
-    released: bool = False  # but staying taken until it expires
+    ending: int = 0  # why it is renewed no more
+
+    @property
+    def notices(self) -> bool:
+        """Return whether its client looks for the mark of a broken claim when it renews: earlier versions do not."""
+        return self.ending is not False
 
 
 def stored(claim: Claim, offset: int | None) -> bytes:
@@ -121,6 +131,11 @@ def read(kv: KeyValue) -> StoredClaim:
     return StoredClaim(*decode(kv, len(StoredClaim._fields)))
 
 
+def is_held(kv: KeyValue, create: int) -> bool:
+    """Return whether a granted claim of this client, with this place in line, may still be renewed."""
+    return kv.create == create and kv.value.endswith(_HELD)
+
+
 def entry(space: Space, kv: KeyValue, waiting_life: float) -> Entry:
     """Return the claim as the queue knows it: its place is its create_revision, its token too, plus the offset.
 
@@ -132,7 +147,8 @@ def entry(space: Space, kv: KeyValue, waiting_life: float) -> Entry:
         resource, holder, facts.weight, facts.capacity, facts.ttl, facts.owner, facts.value, True, facts.detached
     )
     token = 0 if facts.offset is None else kv.create + facts.offset
-    return Entry(kv.create, claim, token, facts.ttl if token else waiting_life, facts.released)
+    kept = BROKEN if facts.ending == ENDING else int(facts.ending)
+    return Entry(kv.create, claim, token, facts.ttl if token else waiting_life, kept)
 
 
 class Offset(NamedTuple):

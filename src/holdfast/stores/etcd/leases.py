@@ -10,6 +10,7 @@ from ...core.claim import Claim, Waiting
 from .keys import guard_key
 from .messages import op_range, range_
 
+RECENT = 11 / 12  # of its ttl left: a lease need not be renewed again
 FRESH = 2 / 3  # of its ttl must be left of a lease before a claim is put under it; the keeper renews after a third
 
 
@@ -42,6 +43,10 @@ class Lease:
     def fresh(self, now: float) -> bool:
         """Return whether enough is left for a claim to be put under it."""
         return self.left(now) >= self.ttl * FRESH
+
+    def recent(self, now: float) -> bool:
+        """Return whether it was kept alive a moment ago."""
+        return self.left(now) >= self.ttl * RECENT
 
     def confirm(self, sent: float) -> bool:
         """Note that it was kept alive by a request sent then; False if it was given up meanwhile."""

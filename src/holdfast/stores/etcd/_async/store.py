@@ -21,6 +21,10 @@ the claims held under them, and the claim is sent again under new ones.
 
 *Claims end, but their lease does not*, for others share it. Each has a time until which it must be asked for or renewed
 (`until`); those that have passed it are withdrawn whenever the lease is kept alive.
+
+*Claims are kept, broken or made longer*: their keys are moved to other leases, see moves.py. That holders learn of it
+rests on this: what is left of a lease is read *before* the claim's key is. So an answer that prolongs a claim counts on
+keep-alives only that came before a look at a key that nobody had broken.
 """
 
 from __future__ import annotations
@@ -34,6 +38,7 @@ from ....core.claim import (
     LOST,
     Answer,
     Claim,
+    Evicted,
     Granted,
     Record,
     Renewal,
@@ -52,11 +57,12 @@ from ....errors import StoreError, StoreUnavailable
 from ....keeper.side import Blocking, Side
 from .. import claim_txn, messages
 from ..claim_txn import ClaimResult, ClaimTxn
-from ..keys import OFFSET, Space, after, decode, encode, read, states
+from ..keys import OFFSET, Space, after, decode, encode, is_held, states
 from ..leases import Lease, LocalClaim
 from ..link import LeaseGoneError
-from ..messages import Is, KeyValue, Of, Txned, compare, op_put, op_range, put, range_
+from ..messages import Is, Of, Txned, compare, op_put, op_range, put, range_
 from ..shared import Shared
+from . import moves
 from .cluster import Cluster, Exchange
 
 _CAPABILITIES = Capabilities(
@@ -68,13 +74,14 @@ _CAPABILITIES = Capabilities(
         # holder learns of it at its next renewal, and another may be inside before.
         Fault.SERVER_FAILOVER: frozenset({1, 9}),
     },
+    evict=True,
+    extend=True,
     unfair=False,  # a token is fixed when a claim comes, so nobody may overtake
     herd=True,  # of shared claims: they notice any change ahead
     session=True,
     min_ttl=2.0,  # of a cluster with the usual election timeout
     lag=1.0,  # etcd looks for leases that have run out every half second
 )
-_RECENT = 11 / 12  # with this part of its ttl left, a lease need not be renewed again
 _MOST_STEPS = 100  # of one transaction; etcd refuses more than 128
 
 
@@ -104,7 +111,7 @@ class EtcdStore:
 
     async def ready(self) -> None:
         """See Store."""
-        await self._get(self._cluster.exchange(), OFFSET)
+        await self._cluster.get(self._cluster.exchange(), OFFSET)
 
     # -- claiming
 
@@ -116,8 +123,10 @@ class EtcdStore:
         if local is None:
             local = self._claims[claim.holder] = LocalClaim(claim, self._space.claim(claim.resource, claim.holder))
         elif local.granted:
-            if local.under is not None and await self._get(exchange, local.key) is not None:
-                return Granted(local.token, local.under.left(asked))
+            left = local.under.left(asked) if local.under is not None else 0.0
+            if local.under is not None and (kv := await self._cluster.get(exchange, local.key)) is not None:
+                still = is_held(kv, local.own) and kv.lease == local.under.id
+                return Granted(local.token, left if still else 0.0)  # broken, it is as good as lost
             before = local.doubts
             local = self._claims[claim.holder] = LocalClaim(claim, local.key)
             local.doubts = before
@@ -148,10 +157,11 @@ class EtcdStore:
             if not when:
                 when = claim_txn.first(prefix, local.key, local.own) if local.own else claim_txn.free(prefix)
             txn = ClaimTxn(self._space, claim, local.key, lease, self._shared.offset, local.own, when, waiting_lease)
+            left = lease.left(asked)
             result = await self._exchange(exchange, txn, local)
             when, local.own = (), result.own
             if result.token:
-                return self._granted(local, result, lease, asked)
+                return self._granted(local, result, lease, asked, left)
             if waiting_lease is not None and result.own:
                 local.under = waiting_lease
             if self._catch_up(txn, result):
@@ -205,14 +215,14 @@ class EtcdStore:
             self._shared.offset, again = result.offset, True
         return again
 
-    def _granted(self, local: LocalClaim, result: ClaimResult, lease: Lease, asked: float) -> Granted:
+    def _granted(self, local: LocalClaim, result: ClaimResult, lease: Lease, asked: float, left: float) -> Granted:
         if result.token >= TOKEN_LIMIT:
             raise StoreError(f"the fencing token would be {result.token}, past the limit of 2^53; the offset is wrong")
         local.granted, local.answer, local.watched = True, None, None
         local.token, local.under = result.token, lease
         local.until = asked + local.claim.ttl
-        # Under a lease that this client has given up, it is as good as lost.
-        return Granted(result.token, lease.left(asked) if result.lease == lease.id else 0.0)
+        # Under a lease that this client has given up, or broken, it is as good as lost.
+        return Granted(result.token, left if result.lease == lease.id else 0.0)
 
     def _waits(self, local: LocalClaim, txn: ClaimTxn, result: ClaimResult, answer: Waiting) -> Waiting:
         if local.answer is not None:  # etcd's count has those behind, too
@@ -295,7 +305,16 @@ class EtcdStore:
         groups: dict[Lease, list[LocalClaim]] = {}
         for claim in claims:
             local = self._claims.get(claim.holder)
-            if local is not None and local.granted and local.under is not None:
+            if local is None or not local.granted or local.under is None:
+                continue
+            try:
+                if claim.ttl > local.claim.ttl:
+                    local.claim = local.claim._replace(ttl=claim.ttl)
+                if local.claim.ttl > local.under.ttl:
+                    await moves.lengthen(self._cluster, exchange, local, local.under)
+            except StoreError as error:
+                answers[claim.holder] = Unknown(str(error))
+            else:
                 groups.setdefault(local.under, []).append(local)
         for lease, held in groups.items():
             try:
@@ -308,21 +327,26 @@ class EtcdStore:
         self, exchange: Exchange, lease: Lease, held: list[LocalClaim], asked: float, answers: dict[str, Renewal]
     ) -> None:
         # One keep-alive for all of them, and not again for those that are due a little later.
-        recent = lease.left(asked) >= lease.ttl * _RECENT
-        if not recent and not await self._cluster.keep(exchange, lease):
+        if not lease.recent(asked) and not await self._cluster.keep(exchange, lease):
             return
         for start in range(0, len(held), _MOST_STEPS):
             batch = held[start : start + _MOST_STEPS]
-            steps = [op_range(range_(local.key, keys_only=True)) for local in batch]
-            response = await self._cluster.transact(exchange, steps)
+            left = lease.left(asked)
+            response = await self._cluster.transact(exchange, [op_range(range_(local.key)) for local in batch])
             for at, local in enumerate(batch):
-                if response.ranged(at).kvs:
+                kvs = response.ranged(at).kvs
+                if not kvs or kvs[0].create != local.own:
+                    if kvs or local.doubts:  # somebody has ended it, and it may be put there again, or was
+                        await self._cluster.withdraw(exchange, local.key, local)
+                    else:
+                        await self._cluster.forget(exchange, local)
+                elif is_held(kvs[0], local.own) and kvs[0].lease == lease.id:
                     local.until = asked + local.claim.ttl
-                    answers[local.claim.holder] = Renewed(lease.left(asked))
-                elif local.doubts:  # somebody has ended it, and it may be put there again
-                    await self._cluster.withdraw(exchange, local.key, local)
-                else:
-                    await self._cluster.forget(exchange, local)
+                    answers[local.claim.holder] = Renewed(left)
+                elif is_held(kvs[0], local.own) and moves.find(local, kvs[0].lease) is not None:
+                    answers[local.claim.holder] = Unknown("another call is extending it")
+                # Else it was broken. It is not forgotten, but withdrawn when its time is over: as long as it was not
+                # moved, the lease that others use keeps it.
 
     async def release(self, resource: str, holder: str, keep: float = 0.0) -> bool:
         """See Store."""
@@ -331,29 +355,24 @@ class EtcdStore:
         if keep > 0:
             # First: a transaction on its way would put the claim back under the lease that others keep alive.
             await self._cluster.shut_out(exchange, local)
-            if await self._keep_taken(exchange, key, keep):
+            if await moves.keep_taken(self._cluster, exchange, key, keep):
                 if local is not None:
                     await self._cluster.forget(exchange, local)
                 return True
         return await self._cluster.withdraw(exchange, key, local)
 
-    async def _keep_taken(self, exchange: Exchange, key: bytes, keep: float) -> bool:
-        """Put a granted claim under a lease that ends when it may be free; False if there is none."""
-        lease: Lease | None = None
-        while True:
-            kv = await self._get(exchange, key)
-            facts = read(kv) if kv is not None else None
-            if kv is None or facts is None or facts.offset is None:
-                return False
-            if facts.released:  # the first answer was lost
-                return True
-            lease = lease or await self._cluster.grant(exchange, keep, exact=False)
-            value = encode(facts._replace(ttl=keep, released=True))
-            same = compare(Is.EQUAL, Of.MOD, kv.mod, key)
-            if (await self._cluster.transact(exchange, (op_put(put(key, value, lease.id)),), (same,))).succeeded:
-                return True
+    async def evict(self, resource: str, holder: str, at_once: bool = False) -> Evicted | None:
+        """See Store.
+
+        Raises: Unsupported for a claim of an earlier version, whose client would not notice, unless it is `at_once`.
+        """
+        return await moves.evict(self._cluster, self._cluster.exchange(), self._space.claim(resource, holder), at_once)
 
     # -- inspecting
+
+    async def state(self, resource: str) -> ResourceState | None:
+        """See Store."""
+        return find((await self._read_states(self._space.queue(resource)))[0], resource)
 
     async def inspect(self, prefix: str = "") -> list[ResourceState]:
         """See Store."""
@@ -378,7 +397,7 @@ class EtcdStore:
         """See Store."""
         exchange, name = self._cluster.exchange(), self._space.value(key)
         if fence is None:
-            kv = await self._get(exchange, name)
+            kv = await self._cluster.get(exchange, name)
         else:
             kvs = (await self._enter(exchange, key, fence, op_range(range_(name)))).ranged(1).kvs
             kv = kvs[0] if kvs else None
@@ -402,7 +421,7 @@ class EtcdStore:
         """
         numbers = self._space.fence(key)
         while True:
-            kv = await self._get(exchange, numbers)
+            kv = await self._cluster.get(exchange, numbers)
             seen = enter(Seen(*decode(kv, 2)) if kv is not None else Seen(), fence)
             same = compare(Is.EQUAL, Of.MOD, kv.mod if kv is not None else 0, numbers)
             response = await self._cluster.transact(exchange, (op_put(put(numbers, encode(seen))), step), (same,))
@@ -440,7 +459,3 @@ class EtcdStore:
     async def close(self) -> None:
         """See Store."""
         await self._cluster.close()
-
-    async def _get(self, exchange: Exchange, key: bytes) -> KeyValue | None:
-        kvs = (await self._cluster.transact(exchange, (op_range(range_(key)),))).ranged(0).kvs
-        return kvs[0] if kvs else None

@@ -14,7 +14,7 @@ from ..claim_txn import READ_OFFSET, unmoved
 from ..keys import OFFSET, read_offset
 from ..leases import Lease, LocalClaim, has_ended, lapsed
 from ..link import LeaseGoneError, NoTokenError
-from ..messages import Txned
+from ..messages import KeyValue, Txned, op_range, range_
 from ..shared import Shared, metadata
 from . import transport
 
@@ -39,7 +39,7 @@ class Cluster:
         self._link = shared.link
         self._login = (url.username, url.password or "") if url.username is not None else None
         self._io_timeout = io_timeout
-        self._now = clock.now
+        self.now = clock.now
         self._clock = clock
         self._claims = shared.claims
         self._leases = shared.leases
@@ -49,7 +49,7 @@ class Cluster:
 
     def exchange(self, limit: float | None = None) -> Exchange:
         """Begin a verb of the store."""
-        return Exchange(self._now() + (self._io_timeout if limit is None else min(limit, self._io_timeout)))
+        return Exchange(self.now() + (self._io_timeout if limit is None else min(limit, self._io_timeout)))
 
     def call(self, exchange: Exchange, method: str, request: bytes) -> bytes:
         """Send a request, to the next endpoint if one cannot be reached.
@@ -71,7 +71,7 @@ class Cluster:
                     self._shared.token = None
             except StoreUnavailable:
                 tries -= 1
-                if not tries or self._now() >= exchange.until:
+                if not tries or self.now() >= exchange.until:
                     raise
 
     def transact(self, exchange: Exchange, steps: Sequence[bytes], when: Sequence[bytes] = ()) -> Txned:
@@ -91,8 +91,13 @@ class Cluster:
                 return response
             self._shared.offset = found  # raised, or seen for the first time
 
+    def get(self, exchange: Exchange, key: bytes) -> KeyValue | None:
+        """Read a key, if the data has the format that this client knows."""
+        kvs = self.transact(exchange, (op_range(range_(key)),)).ranged(0).kvs
+        return kvs[0] if kvs else None
+
     def _send(self, exchange: Exchange, method: str, request: bytes, token: str | None) -> bytes:
-        seconds = exchange.until - self._now()
+        seconds = exchange.until - self.now()
         if seconds <= 0:
             raise StoreUnavailable(f"etcd gave no answer within {self._io_timeout:g} s")
         peer = self._link.peer()
@@ -111,7 +116,7 @@ class Cluster:
             other = self._logging_in.setdefault(True, mine)
             if other is not mine:
                 other.wait(self._clock, exchange.until)
-                if self._now() >= exchange.until:
+                if self.now() >= exchange.until:
                     raise StoreUnavailable(f"etcd gave no token within {self._io_timeout:g} s")
                 continue
             try:
@@ -137,13 +142,13 @@ class Cluster:
         """Return the lease of this client for all claims of this ttl, with enough of it left."""
         while True:
             lease = self._leases.get(ttl)
-            if lease is not None and lease.fresh(self._now()):
+            if lease is not None and lease.fresh(self.now()):
                 return lease
             mine = runtime.Signal()
             other = self._opening.setdefault(ttl, mine)
             if other is not mine:  # one opens it for all
                 other.wait(self._clock, exchange.until)
-                if self._now() >= exchange.until:
+                if self.now() >= exchange.until:
                     raise StoreUnavailable(f"etcd gave no lease within {self._io_timeout:g} s")
                 continue
             try:
@@ -165,7 +170,7 @@ class Cluster:
         Raises: Unsupported if etcd rounds it up: a crash would then keep others out for longer than was asked for.
         """
         lease = Lease(ttl)
-        sent = self._now()
+        sent = self.now()
         request = messages.lease_grant(lease.ttl, lease.id)
         granted = messages.granted(self.call(exchange, messages.LEASE_GRANT, request))
         if granted.ttl > lease.ttl and exact:
@@ -173,6 +178,7 @@ class Cluster:
                 f"this etcd keeps leases of at least {granted.ttl} s, which follows from its election timeout, "
                 f"not of ttl={lease.ttl}; ask for a longer ttl"
             )
+        lease.ttl = max(lease.ttl, granted.ttl)
         lease.confirm(sent)
         return lease
 
@@ -183,8 +189,8 @@ class Cluster:
         what that one is about to expire. So its term is compared with that of a read that is sent after the keep-alive
         and that a majority has confirmed.
         """
-        while lease.left(self._now()) > 0:
-            sent = self._now()
+        while lease.left(self.now()) > 0:
+            sent = self.now()
             reply = messages.granted(self.call(exchange, messages.LEASE_KEEP_ALIVE, messages.lease_id(lease.id)))
             if reply.ttl <= 0:
                 break
@@ -202,7 +208,7 @@ class Cluster:
         lease.end()
         if self._leases.get(lease.ttl) is lease:
             self._leases.pop(lease.ttl, None)
-        now = self._now()
+        now = self.now()
         for holder, local in list(self._claims.items()):
             if has_ended(local, lease, now):
                 # A transaction that went unanswered under another lease may still put a key there: to be withdrawn.
@@ -216,7 +222,7 @@ class Cluster:
 
     def _sweep(self, exchange: Exchange, lease: Lease) -> None:
         """Delete the claims that nobody keeps any more: their lease, which others use, would keep them for ever."""
-        for local in lapsed(self._claims, lease, self._now()):
+        for local in lapsed(self._claims, lease, self.now()):
             try:
                 self.withdraw(exchange, local.key, local)
             except StoreUnavailable:
@@ -272,7 +278,7 @@ class Cluster:
         used = {lease for local in list(self._claims.values()) for lease in (local.under, *local.doubts)}
         try:
             for lease in list(self._leases.values()):
-                if lease not in used and lease.left(self._now()) > 0:
+                if lease not in used and lease.left(self.now()) > 0:
                     self.revoke(exchange, lease)
         except StoreError:
             pass  # they end by themselves
