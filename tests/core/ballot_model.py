@@ -2,6 +2,7 @@
 
 Clients propose any ballot at any time, as if their clocks were arbitrary. A message may be delivered late, after others
 that were sent later, or never; a reply may be lost; a client may send again, propose higher, or give up and release.
+Somebody may break a grant that a client has won: once a majority has run that, no majority may renew it any more.
 The nodes decide by the very functions that the store's scripts are compared with. A mutant replaces one rule.
 """
 
@@ -14,7 +15,7 @@ from enum import IntEnum
 from functools import cache
 from typing import NamedTuple
 
-from holdfast.core.ballot import GRANTED, Node, Vote, left_by, majority, vote
+from holdfast.core.ballot import GRANTED, PROLONGED, Node, Vote, broken_by, left_by, majority, prolonged, vote
 
 NODES = 3
 NOW = 100  # microseconds: the windows around a node's clock are far wider than any ballot here
@@ -24,6 +25,7 @@ NAMES = "abc"
 
 Decide = Callable[[Node, str, int], tuple[Node, Vote]]
 Leave = Callable[[Node, str, int], Node]
+Break = Callable[[Node, str, int], Node]
 
 
 def granted_by_rule(node: Node, holder: str, ballot: int) -> tuple[Node, Vote]:
@@ -34,6 +36,11 @@ def granted_by_rule(node: Node, holder: str, ballot: int) -> tuple[Node, Vote]:
 def left_by_rule(node: Node, holder: str, ballot: int) -> Node:
     """Release as a node does."""
     return left_by(node, holder, ballot, NOW)[0]
+
+
+def broken_by_rule(node: Node, holder: str, ballot: int) -> Node:
+    """Break as a node does."""
+    return broken_by(node, holder, ballot, NOW)[0]
 
 
 class Phase(IntEnum):
@@ -54,6 +61,7 @@ class System:
     highest: int = 3
     decide: Decide = granted_by_rule
     leave: Leave = left_by_rule
+    evict: Break | None = None  # somebody may break one grant that was won; None: nobody does
     needed: int = majority(NODES)
     counts: Callable[[int, int], bool] = field(default=lambda mine, voted: mine == voted)  # a vote, in my round
     forgets: bool = False  # one node may lose what it has acknowledged, once
@@ -79,6 +87,7 @@ class Member(NamedTuple):
     node: Node = Node()
     inbox: int = 0
     votes: int = 0
+    told: bool = False  # it has run what breaks the grant
 
 
 class State(NamedTuple):
@@ -88,6 +97,7 @@ class State(NamedTuple):
     clients: tuple[Client, ...]
     won: int = 0  # the tokens, as bits
     forgot: bool = False
+    target: tuple[int, int] | None = None  # the client and the ballot that somebody has broken
 
 
 class Step(NamedTuple):
@@ -118,6 +128,7 @@ class _Explorer:
     def __init__(self, system: System) -> None:
         self.system = system
         self.decide, self.leave = cache(system.decide), cache(system.leave)
+        self.evict = cache(system.evict or broken_by_rule)
         kinds = [(number, ballot) for number in range(len(system.rounds)) for ballot in range(1, system.highest + 1)]
         self.proposals = {kind: 1 << 2 * bit for bit, kind in enumerate(kinds)}
         self.releases = {kind: 2 << 2 * bit for bit, kind in enumerate(kinds)}
@@ -169,6 +180,8 @@ class _Explorer:
             for ballot in range(client.ballot + 1, self.system.highest + 1):
                 asking = Client(client.left - 1, ballot, Phase.ASKS, state.won.bit_length() - 1)
                 yield Step(f"{name} proposes {ballot}", self.sent(state, number, asking, self.proposals))
+        if self.system.evict and state.target is None and client.phase is Phase.HOLDS:
+            yield Step(f"somebody breaks {client.ballot} of {name}", state._replace(target=(number, client.ballot)))
         if client.phase is Phase.ASKS and self.system.resends:
             yield Step(f"{name} sends {client.ballot} again", self.sent(state, number, client, self.proposals))
         if client.phase is not Phase.IDLE:
@@ -182,17 +195,23 @@ class _Explorer:
         return State(
             tuple(
                 sorted(
-                    Member(node, self.pruned(node, inbox | message), votes if keeps else votes & ~vote)
-                    for node, inbox, votes in state.members
+                    Member(node, self.pruned(node, inbox | message), votes if keeps else votes & ~vote, told)
+                    for node, inbox, votes, told in state.members
                 )
             ),
             _with_client(state.clients, number, client),
             state.won,
             state.forgot,
+            state.target,
         )
 
     def deliveries(self, state: State, at: int, member: Member) -> Iterator[Step]:
         """Deliver what changes something; a message that changes nothing now may as well still be on its way."""
+        if state.target is not None and not member.told:
+            number, ballot = state.target
+            node = self.evict(member.node, NAMES[number], ballot)
+            done = member._replace(node=node, inbox=self.pruned(node, member.inbox), told=True)
+            yield self.judged(f"a node breaks {ballot} of {NAMES[number]}", _with_member(state, at, done))
         for (number, ballot), message in self.releases.items():
             if member.inbox & message:
                 node = self.leave(member.node, NAMES[number], ballot)
@@ -204,7 +223,17 @@ class _Explorer:
                 node, answer = self.decide(member.node, NAMES[number], ballot)
                 if answer.kind is GRANTED:
                     done = member._replace(node=node, inbox=self.pruned(node, member.inbox & ~message))
-                    yield from self.granted(state, at, done, number, ballot)
+                    for step in self.granted(state, at, done, number, ballot):
+                        yield self.judged(step.label, step.state, step.broken)
+
+    def judged(self, label: str, state: State, broken: str = "") -> Step:
+        """See that no majority renews what a majority has been told to break."""
+        if state.target is not None and sum(member.told for member in state.members) >= majority(NODES):
+            number, ballot = state.target
+            answers = [prolonged(member.node, NAMES[number], ballot, FOREVER, NOW)[1] for member in state.members]
+            if answers.count(PROLONGED) >= majority(NODES):
+                broken = broken or f"{ballot} of {NAMES[number]} can be renewed, and is broken"
+        return Step(label, state, broken)
 
     def granted(self, state: State, at: int, member: Member, number: int, ballot: int) -> Iterator[Step]:
         label = f"a node grants {ballot} to {NAMES[number]}"
@@ -244,7 +273,7 @@ def _way(came: dict[State, tuple[State, str] | None], state: State) -> tuple[str
 
 def _with_member(state: State, at: int, member: Member) -> State:
     members = sorted((*state.members[:at], member, *state.members[at + 1 :]))
-    return State(tuple(members), state.clients, state.won, state.forgot)
+    return State(tuple(members), state.clients, state.won, state.forgot, state.target)
 
 
 def _with_client(clients: tuple[Client, ...], number: int, client: Client) -> tuple[Client, ...]:

@@ -11,8 +11,11 @@ from hypothesis import strategies as st
 from holdfast.core.ballot import (
     AHEAD,
     BEHIND,
+    BROKEN,
+    GONE,
     GRANTED,
     LOW,
+    PROLONGED,
     SECOND,
     TAKEN,
     WINDOW,
@@ -25,6 +28,7 @@ from holdfast.core.ballot import (
     Skewed,
     Vote,
     backoff,
+    broken_by,
     left_by,
     majority,
     prolonged,
@@ -137,7 +141,46 @@ def test_only_the_exact_grant_is_renewed():
         after, done = prolonged(node, holder, ballot, TTL, now)
         assert not done
         assert after.ballot in (0, node.ballot)
-    assert prolonged(Node(NOW), "a", NOW, TTL, NOW) == (Node(NOW), False)
+    assert prolonged(Node(NOW), "a", NOW, TTL, NOW) == (Node(NOW), GONE)
+
+
+def test_renewal_that_comes_late_does_not_bring_the_end_nearer():
+    node, done = prolonged(taken(Node()), "a", NOW, 4 * TTL, NOW)
+    assert done == PROLONGED
+    late, done = prolonged(node, "a", NOW, TTL, NOW + SECOND)
+    assert done == PROLONGED
+    assert late.expires == NOW + 4 * TTL
+
+
+def test_broken_grant_stays_taken_to_its_end_and_is_renewed_no_more():
+    node, left = broken_by(taken(Node()), "a", NOW, NOW + SECOND)
+    assert left == TTL - SECOND
+    assert broken_by(node, "a", NOW, NOW + SECOND) == (node, left)
+    assert prolonged(node, "a", NOW, TTL, NOW + SECOND) == (node, BROKEN)
+    assert vote(node, "b", NOW + 1, TTL, NOW + TTL - 1)[1].kind is TAKEN
+    assert vote(node, "b", NOW + 1, TTL, NOW + TTL)[1].kind is GRANTED
+    assert left_by(node, "a", NOW, NOW + SECOND)[:2] == (Node(NOW), True)
+
+
+def test_holder_that_asks_again_has_what_is_left_of_a_broken_grant():
+    node, _ = broken_by(taken(Node()), "a", NOW, NOW)
+    again, answer = vote(node, "a", NOW, TTL, NOW + SECOND)
+    assert (again, answer.kind, answer.left) == (node, GRANTED, TTL - SECOND)
+    later, answer = vote(node, "a", NOW + 1, TTL, NOW + SECOND)  # another round of its own: that is another grant
+    assert (later.broken, answer.kind) == (False, GRANTED)
+
+
+@pytest.mark.parametrize(("holder", "ballot"), [("b", NOW), ("a", NOW - 1), ("a", NOW + 1)])
+def test_only_the_grant_that_is_meant_is_broken(holder: str, ballot: int):
+    node, left = broken_by(taken(Node()), holder, ballot, NOW)
+    assert left == 0
+    assert prolonged(node, "a", NOW, TTL, NOW)[1] == PROLONGED
+
+
+def test_proposal_that_comes_after_its_break_is_refused():
+    node, left = broken_by(Node(), "a", NOW, NOW)
+    assert (node, left) == (Node(NOW), 0)
+    assert vote(node, "a", NOW, TTL, NOW)[1].kind is LOW
 
 
 def test_release_calls_the_first_who_is_still_waiting():

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from holdfast.core.ballot import GRANTED, Node, Vote, majority
-from tests.core.ballot_model import NODES, System, explore, granted_by_rule, left_by_rule
+from tests.core.ballot_model import NODES, System, broken_by_rule, explore, granted_by_rule, left_by_rule
 
 SYSTEMS = {
     "two clients, two rounds each": System(rounds=(2, 2), highest=3),
@@ -15,6 +15,10 @@ SYSTEMS = {
     "three clients": System(rounds=(1, 1, 1), highest=3),
     "sending again": System(rounds=(2, 1), highest=3, resends=True),
     "grants run out at any time": System(rounds=(2, 1), highest=3, expires=True),
+    "a grant is broken": System(rounds=(2, 1), highest=3, evict=broken_by_rule),
+    "a grant is broken, grants run out, and sending again": System(
+        rounds=(1, 1), highest=2, expires=True, resends=True, evict=broken_by_rule
+    ),
     "grants run out, and sending again": System(rounds=(1, 1), highest=3, expires=True, resends=True),
 }
 
@@ -64,6 +68,17 @@ def frees_any_ballot(node: Node, holder: str, ballot: int) -> Node:
     return Node(node.counter) if node.holder == holder else left_by_rule(node, holder, ballot)
 
 
+def breaks_only_what_is_there(node: Node, holder: str, ballot: int) -> Node:
+    """A mutant: where the grant is not there (yet), nothing keeps it from coming."""
+    broken = broken_by_rule(node, holder, ballot)
+    return broken if broken.broken else node
+
+
+def frees_what_it_breaks(node: Node, holder: str, ballot: int) -> Node:
+    """A mutant: it ends the grant, and its holder does not know."""
+    return left_by_rule(node, holder, ballot)
+
+
 SMALL = System(rounds=(2, 1), highest=3, prunes=False)
 
 MUTANTS = {
@@ -72,6 +87,11 @@ MUTANTS = {
     "a node forgets what it acknowledged": (replace(SMALL, forgets=True), "token"),
     "a release without its ballot": (replace(SMALL, leave=frees_any_ballot), "two hold"),
     "votes of different ballots add up": (replace(SMALL, counts=lambda mine, voted: True), "two hold|token"),
+    "a late proposal revives what is broken": (
+        replace(SMALL, evict=breaks_only_what_is_there),
+        "can be renewed",
+    ),
+    "what is broken is free at once": (replace(SMALL, evict=frees_what_it_breaks), "two hold"),
     "a node does not look who holds": (replace(SMALL, decide=grants_what_is_taken), "two hold"),
 }
 

@@ -34,6 +34,8 @@ class Kind(IntEnum):
 
 GRANTED, TAKEN, LOW, AHEAD, BEHIND = Kind
 
+GONE, PROLONGED, BROKEN = 0, 1, 2  # how a node answers a renewal; BROKEN: the grant is there, and is renewed no more
+
 
 class Vote(NamedTuple):
     """The answer of one node. `ballot` and `left` are those of the grant that stands there, its own or another's."""
@@ -56,6 +58,7 @@ class Node(NamedTuple):
     expires: int = 0
     owner: str = ""
     line: tuple[tuple[str, int], ...] = ()
+    broken: bool = False  # somebody has evicted the grant
 
 
 def swept(node: Node, now: int) -> Node:
@@ -105,8 +108,7 @@ def left_by(node: Node, holder: str, ballot: int, now: int, stay: int = 0) -> tu
     had = len(line) < len(node.line)
     if node.ballot and node.holder == holder and node.ballot <= ballot:
         node, had = Node(node.counter), True
-    if ballot > node.counter and ballot <= now + WINDOW and (node.counter or ballot >= now - WINDOW):
-        node = node._replace(counter=ballot)
+    node = _past(node, ballot, now)
     if stay or node.ballot:
         return node._replace(line=line), had, ""
     while line and line[0][1] <= now:
@@ -114,12 +116,37 @@ def left_by(node: Node, holder: str, ballot: int, now: int, stay: int = 0) -> tu
     return node._replace(line=line), had, line[0][0] if line else ""
 
 
-def prolonged(node: Node, holder: str, ballot: int, ttl: int, now: int) -> tuple[Node, bool]:
-    """Renew exactly this grant; what has ended is never re-created."""
+def prolonged(node: Node, holder: str, ballot: int, ttl: int, now: int) -> tuple[Node, int]:
+    """Renew exactly this grant; what has ended is never re-created.
+
+    The end never comes nearer. A renewal is over when a majority has answered, and its copy to a slow node may run
+    after a later one with a longer ttl, which the holder counts on.
+    """
     node = swept(node, now)
     if not node.ballot or node.holder != holder or node.ballot != ballot:
-        return node, False
-    return node._replace(expires=now + ttl), True
+        return node, GONE
+    if node.broken:
+        return node, BROKEN
+    return node._replace(expires=max(node.expires, now + ttl)), PROLONGED
+
+
+def broken_by(node: Node, holder: str, ballot: int, now: int) -> tuple[Node, int]:
+    """Break exactly this grant; return also how long it stays taken, 0 if it is not there.
+
+    Its end stays where it is. Either way this node never renews it again: where it is not there the counter rises to
+    the ballot, so that a proposal which comes late does not bring it there.
+    """
+    node = swept(node, now)
+    if node.ballot and node.holder == holder and node.ballot == ballot:
+        return node._replace(broken=True), node.expires - now
+    return _past(node, ballot, now), 0
+
+
+def _past(node: Node, ballot: int, now: int) -> Node:
+    """Return the node with its counter at the ballot at least, if that is one it could grant."""
+    if ballot > node.counter and ballot <= now + WINDOW and (node.counter or ballot >= now - WINDOW):
+        return node._replace(counter=ballot)
+    return node
 
 
 def _without(line: tuple[tuple[str, int], ...], holder: str) -> tuple[tuple[str, int], ...]:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.ballot import SECOND, WINDOW, Kind, Node, left_by, prolonged, swept, vote
+from holdfast.core.ballot import SECOND, WINDOW, Kind, Node, broken_by, left_by, prolonged, swept, vote
 from holdfast.stores.redis._sync.transport import Connection
 from holdfast.stores.redis.script import Script, load
 from holdfast.stores.redis.wire import Access, Endpoint
@@ -21,7 +21,7 @@ from tests.servers import needed
 
 pytestmark = pytest.mark.server
 
-CLAIM, RELEASE, RENEW, SHOW = (load("redlock", verb) for verb in ("claim", "release", "renew", "show"))
+CLAIM, RELEASE, RENEW, SHOW, EVICT = (load("redlock", verb) for verb in ("claim", "release", "renew", "show", "evict"))
 SHORT, LONG = 3000, 60 * SECOND  # microseconds
 DAY = 24 * WINDOW
 
@@ -104,7 +104,7 @@ class Op(NamedTuple):
 BALLOTS = st.one_of(st.integers(0, 6), st.sampled_from([-2 * WINDOW, -WINDOW // 2, WINDOW // 2, 2 * WINDOW]))
 OPS = st.builds(
     Op,
-    st.sampled_from(["claim", "claim", "claim", "release", "renew", "pause"]),
+    st.sampled_from(["claim", "claim", "claim", "release", "renew", "evict", "pause"]),
     st.sampled_from("abc"),
     BALLOTS,
     st.sampled_from([SHORT, LONG]),
@@ -133,20 +133,64 @@ def test_scripts_decide_as_the_pure_rule_does(real: Real, ops: list[Op]):
         elif verb == "renew":
             now, renewed = real.run(RENEW, holder, ballot, ttl)
             node, expected_renewed = prolonged(node, holder, ballot, ttl, now)
-            assert bool(renewed) is expected_renewed
+            assert renewed == expected_renewed
+        elif verb == "evict":
+            left, now = real.run(EVICT, holder, ballot)
+            node, expected_left = broken_by(node, holder, ballot, now)
+            assert left == expected_left
         else:
             time.sleep(SHORT / SECOND)
             continue
         same_state(real, node, now)
 
 
+HELD = Op("claim", "a", 1, LONG, 0)
+
+# A script, what is changed in it, and what shows that.
+WRONG = {
+    "grants the same again": (
+        "CLAIM",
+        ("if ballot <= node.counter then return refuse", "if ballot < node.counter then return refuse"),
+        [HELD, Op("release", "a", 1, 0, 0), Op("claim", "b", 1, LONG, 0)],
+    ),
+    "renews what is broken": (
+        "RENEW",
+        ("if not node.broken then", "node.broken = false\n    if not node.broken then"),
+        [HELD, Op("evict", "a", 1, 0, 0), Op("renew", "a", 1, LONG, 0)],
+    ),
+    "cuts a renewal short": (
+        "RENEW",
+        ("math.max(node.expires, now + tonumber(ARGV[3 * n]))", "now + tonumber(ARGV[3 * n])"),
+        [HELD, Op("renew", "a", 1, LONG // 2, 0)],
+    ),
+    "breaks whoever holds": (
+        "EVICT",
+        ("node.holder == holder and node.ballot == ballot", "true"),
+        [HELD, Op("evict", "b", 1, 0, 0), Op("renew", "a", 1, LONG, 0)],
+    ),
+    "lets what is broken come late": (
+        "EVICT",
+        ("elseif pass(node, ballot) then", "elseif false then"),
+        [Op("evict", "a", 1, 0, 0), HELD],
+    ),
+    "forgets the mark when somebody waits": (
+        "CLAIM",
+        ("(node.broken and '!' or '')", "''"),
+        [HELD, Op("evict", "a", 1, 0, 0), Op("claim", "b", 2, LONG, LONG), Op("renew", "a", 1, LONG, 0)],
+    ),
+}
+
+
 @pytest.mark.control
-def test_script_that_decides_otherwise_is_noticed(real: Real, monkeypatch: pytest.MonkeyPatch):
-    """The control: a script with one sign changed does not pass for the rule."""
-    wrong = CLAIM.source.replace("if ballot <= node.counter then", "if ballot < node.counter then")
-    assert wrong != CLAIM.source
-    monkeypatch.setattr(f"{__name__}.CLAIM", CLAIM._replace(source=wrong))
-    ops = [Op("claim", "a", 1, LONG, 0), Op("release", "a", 1, 0, 0), Op("claim", "b", 1, LONG, 0)]
+@pytest.mark.parametrize(("script", "change", "ops"), WRONG.values(), ids=WRONG.keys())
+def test_script_that_decides_otherwise_is_noticed(
+    real: Real, monkeypatch: pytest.MonkeyPatch, script: str, change: tuple[str, str], ops: list[Op]
+):
+    """The control: a script with one thing changed does not pass for the rule."""
+    test_scripts_decide_as_the_pure_rule_does.hypothesis.inner_test(real, ops)  # type: ignore[attr-defined]
+    right: Script = globals()[script]
+    assert right.source.count(change[0]) == 1
+    monkeypatch.setattr(f"{__name__}.{script}", right._replace(source=right.source.replace(*change)))
     with pytest.raises(AssertionError):
         test_scripts_decide_as_the_pure_rule_does.hypothesis.inner_test(real, ops)  # type: ignore[attr-defined]
 
@@ -157,7 +201,7 @@ def same_state(real: Real, node: Node, now: int) -> None:
         return  # it may run out while we look
     node = swept(node, now)
     assert (row.counter, row.holder, row.ballot) == (node.counter, node.holder, node.ballot)
-    assert row.owner == node.owner
+    assert (row.owner, row.broken) == (node.owner, node.broken)
     if node.ballot:
         assert real.kept() == [node.counter, node.ballot, node.expires]
         assert row.value == "v"

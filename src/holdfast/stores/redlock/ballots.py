@@ -41,13 +41,14 @@ class Row(NamedTuple):
     owner: str
     value: str | None
     line: tuple[tuple[str, int, str], ...]
+    broken: bool
 
 
 def read_row(reply: Sequence[Any]) -> Row:
     """Turn what a node shows of one resource into a row."""
-    counter, holder, ballot, left, facts, line = reply
+    counter, holder, ballot, left, facts, line, broken = reply
     places = tuple((name.decode(), life, _read_facts(place)[0]) for name, life, place in line)
-    return Row(counter, holder.decode(), ballot, left, *_read_facts(facts), places)
+    return Row(counter, holder.decode(), ballot, left, *_read_facts(facts), places, bool(broken))
 
 
 def merge(resource: str, rows: Sequence[Row], nodes: int) -> ResourceState:
@@ -58,8 +59,10 @@ def merge(resource: str, rows: Sequence[Row], nodes: int) -> ResourceState:
     for (holder, ballot), count in grants.items():
         if count >= needed:
             mine = sorted((row for row in rows if row.ballot == ballot and row.holder == holder), key=lambda r: -r.left)
-            left = mine[needed - 1].left / SECOND
-            holders.append(ClaimState(holder, mine[0].owner, ballot, left, MAX, MAX, mine[0].value, False, False))
+            left, first = mine[needed - 1].left / SECOND, mine[0]
+            # So many nodes refuse to renew it that no majority will. A few marks alone prevent nothing.
+            broken = len(rows) - sum(not row.broken for row in mine) >= needed
+            holders.append(ClaimState(holder, first.owner, ballot, left, MAX, MAX, first.value, False, False, broken))
     places = Counter(place[0] for row in rows for place in row.line)
     waiters = {
         name: ClaimState(name, label, 0, life / SECOND, MAX, MAX, None, False, False)

@@ -26,6 +26,26 @@ Orders that would be dangerous, and what makes them safe:
   client of releases may have run it before the claim got a place in line. So the claim asks again soon.
 - *A renewal reaches a minority.* It has to match (holder, p) and never re-creates a grant. If no majority can renew any
   more, the lease is lost and what is left of it is given back; if silent nodes could decide, nobody can tell.
+- *A renewal arrives after a later one with a longer ttl.* Its round ended with a majority, and a slow node runs it now.
+  A renewal never brings an end nearer.
+
+Breaking a claim goes to all nodes, too: first a look for its p, then a mark on each grant of (holder, p). A majority
+has to answer that. Each of them refuses to renew (holder, p) for ever: it has the mark; or it does not have the grant,
+which is never re-created, and its counter is at p, so that a late proposal does not bring it there. So no renewal that
+is sent from then on wins. If fewer answer, some nodes have the mark, whoever asked repeats it, and meanwhile a renewal
+counts if a majority without the mark grants it. The dangerous orders:
+
+- *A renewal runs while the nodes are marked.* `left` is the longest time that any answer gave. If the renewal counts, a
+  majority ran it, and one of those nodes is among those that answered. It ran the renewal before the mark, or it would
+  have refused. So its end is not before what the holder believes: that counts from before the renewal was sent.
+- *A renewal is refused by marked nodes, and granted by others.* It is lost, but the holder works until it is told so,
+  and nothing may be given back before: those nodes, with others that never had the grant, could be a majority. Without
+  marks a lost claim is one that has ended on a majority. With them, the answer to a renewal shows at least one: a claim
+  that is held has a majority of grants, so those that have none cannot be a majority that refuses.
+- *The holder takes p again, or has a higher ballot by now.* Sent twice, p is answered as before, and its time runs on.
+  A higher one is another grant: a mark, like a release, says which it means.
+
+Broken at once is a release of (holder, p) by somebody else; a node that is away is owed it, as any other.
 
 The lease counts from before the question, and ends when a majority may have ended it. The line decides who is told of a
 release, not who gets the resource.
@@ -35,6 +55,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from time import monotonic
 
@@ -42,6 +63,8 @@ from ...._async import runtime
 from ...._clock import Clock
 from ....core.ballot import (
     AHEAD,
+    BROKEN,
+    PROLONGED,
     Contended,
     Elected,
     Higher,
@@ -57,6 +80,7 @@ from ....core.claim import (
     LOST,
     Answer,
     Claim,
+    Evicted,
     Granted,
     Record,
     Renewal,
@@ -69,7 +93,7 @@ from ....core.claim import (
 from ....core.fence import Fence
 from ....core.promises import Capabilities
 from ....core.urls import StoreURL
-from ....errors import StoreError, Unsupported
+from ....errors import StoreError, StoreUnavailable, Unsupported
 from ....keeper.side import Blocking, Side
 from ...redis._async.transport_subscriber import Subscriber
 from ...redis.address import read_nodes
@@ -83,7 +107,7 @@ from .nodes import Nodes
 from .values import Registers
 
 _CLAIM, _RELEASE = load("redlock", "claim"), load("redlock", "release")
-_RENEW, _SHOW = load("redlock", "renew"), load("redlock", "show")
+_RENEW, _SHOW, _EVICT = load("redlock", "renew"), load("redlock", "show"), load("redlock", "evict")
 _ROUNDS = 3  # in one claim: higher ballots, or new tries where votes were split
 _PAGE = 500
 _POLL_LEAST, _POLL_MOST = 0.005, 0.25
@@ -93,7 +117,10 @@ class RedlockStore:
     """Claims on a majority of nodes."""
 
     asks_login = True  # a password may be a callable
-    capabilities: Capabilities = SINGLE._replace(store="redlock", fair=False, shared=False, detached=False)
+    # A token is dated by the clock of the client that proposed it.
+    capabilities: Capabilities = SINGLE._replace(
+        store="redlock", fair=False, shared=False, detached=False, evict=True, extend=True, dated=True
+    )
 
     def __init__(
         self,
@@ -161,28 +188,29 @@ class RedlockStore:
         if known:
             keys = [self._names.queue(claim.resource) for claim, _ in known]
             facts = [(claim.holder, mine.ballot, int(claim.ttl * US)) for claim, mine in known]
-            asked = monotonic()
+            for claim, mine in known:  # whatever comes of it: nodes that do not answer may have run it
+                mine.until = max(mine.until, monotonic() + claim.ttl)
             replies = await self._nodes.run(
                 _RENEW, keys, *(fact for three in facts for fact in three),
                 enough=lambda replies: self._enough(
-                    type(reply) is list and reply.count(1) == len(known) for reply in replies
+                    type(reply) is list and reply.count(PROLONGED) == len(known) for reply in replies
                 ),
                 limit=limit,
             )  # fmt: skip
             for number, (claim, mine) in enumerate(known, 1):
                 votes = self._nodes.accepted([reply and reply[number] for reply in replies])
-                answers[claim.holder] = await self._renewal(claim, mine, [v for v in votes if v is not None], asked)
+                answers[claim.holder] = await self._renewal(claim, mine, [v for v in votes if v is not None])
         return [answers.get(claim.holder, LOST) for claim in claims]
 
-    async def _renewal(self, claim: Claim, mine: LocalClaim, votes: list[int], asked: float) -> Renewal:
-        yes = sum(votes)
+    async def _renewal(self, claim: Claim, mine: LocalClaim, votes: list[int]) -> Renewal:
+        yes = votes.count(PROLONGED)
         renewed = verdict_of(yes, len(votes) - yes, len(self._nodes.all))
         if renewed:
-            mine.until = asked + claim.ttl
             return Renewed(claim.ttl)
         if renewed is None:
             return Unknown(str(self._nodes.unavailable(len(votes))))
-        if yes:  # what a minority has left would be in the way of others
+        # What a minority has left would be in the way of others. But a broken claim lasts until its holder knows.
+        if yes and BROKEN not in votes:
             await self._give_back(self._names.queue(claim.resource), claim, mine.ballot, 0)
         mine.spent = True
         return LOST
@@ -208,6 +236,57 @@ class RedlockStore:
             mine.until = 0.0
         # Where a majority did not have it, it was lost. Fewer who never had it mean nothing: they were not needed.
         return answers.count(0) < needed
+
+    async def evict(self, resource: str, holder: str, at_once: bool = False) -> Evicted | None:
+        """See Store. The head of this file says why renewals are lost from then on, and `left` is long enough.
+
+        Raises: StoreUnavailable if too few nodes answer; then some of them may have broken it.
+        """
+        key, count = self._names.queue(resource), len(self._nodes.all)
+        rows = [row[0] for row in await self._read_rows([key])]
+        ballot = max((row.ballot for row in rows if row.holder == holder), default=0)
+        yes = sum(row.holder == holder and row.ballot == ballot for row in rows)
+        held = verdict_of(yes, len(rows) - yes, count)
+        if held is None:  # it may hold, or wait and have a few votes: those are not to be touched
+            raise _undecided(resource)
+        if not held:
+            return None
+        if at_once:
+            replies = await self._nodes.run(_RELEASE, [key], holder, ballot, 0, self._channel, "")
+        else:
+            replies = await self._nodes.run(_EVICT, [key], holder, ballot)
+        found = [reply[0] for reply in replies if reply is not None]
+        if len(found) < self._nodes.needed:
+            raise self._nodes.unavailable(len(found))
+        if verdict_of(len(found) - found.count(0), found.count(0), count) is False:
+            return None  # it has ended meanwhile
+        return Evicted(0.0 if at_once else max(found) / US)
+
+    async def time(self) -> tuple[float, float]:
+        """See Store. The middle of what the nodes say; what they differ by is part of the uncertainty.
+
+        Raises: StoreUnavailable if fewer than a majority answer.
+        """
+        asked = monotonic()
+        replies = await self._nodes.ask([("TIME",)] * len(self._nodes.all))
+        took = monotonic() - asked  # each was read somewhere in between
+        clocks = [int(reply[0]) + int(reply[1]) / US for reply in replies if reply is not None]
+        if len(clocks) < self._nodes.needed:
+            raise self._nodes.unavailable(len(clocks))
+        first, last = min(clocks), max(clocks) + took
+        return (first + last) / 2, (last - first) / 2
+
+    async def state(self, resource: str) -> ResourceState | None:
+        """See Store. Without a scan of the keys, which inspect needs.
+
+        Raises: StoreUnavailable if nobody can tell whether somebody holds it: that is not the same as nobody.
+        """
+        rows, count = [row[0] for row in await self._read_rows([self._names.queue(resource)])], len(self._nodes.all)
+        grants = Counter((row.holder, row.ballot) for row in rows if row.ballot)
+        if any(verdict_of(yes, len(rows) - yes, count) is None for yes in grants.values()):
+            raise _undecided(resource)
+        state = merge(resource, rows, count)
+        return state if state.holders or state.waiters else None
 
     async def inspect(self, prefix: str = "") -> list[ResourceState]:
         """See Store."""
@@ -363,6 +442,13 @@ class RedlockStore:
 
     def _promise(self, capabilities: Capabilities) -> None:
         self.capabilities = capabilities
+
+
+def _undecided(resource: str) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"so many nodes are away that nobody can tell whether {resource!r} is held; repeat it when they answer",
+        resource=resource,
+    )
 
 
 def _skewed(claim: Claim, ahead: float) -> StoreError:

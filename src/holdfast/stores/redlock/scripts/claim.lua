@@ -30,5 +30,6 @@ if ballot <= node.counter then return refuse(LOW) end
 if node.line then leave_line(key, holder) end
 local ttl = tonumber(ARGV[3])
 node.counter, node.ballot, node.expires, node.holder, node.facts = ballot, ballot, now + ttl, holder, ARGV[4]
+node.broken = false -- that was an earlier ballot of this holder
 write(key, node)
 return {GRANTED, ballot, ballot, ttl, now, 0, ''}

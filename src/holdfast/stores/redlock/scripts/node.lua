@@ -1,8 +1,12 @@
--- Stands in claim, show, release and renew.lua: what one node keeps of a resource, and its clock. The rule is that of
+-- Stands in claim, show, release, renew and evict.lua: what one node keeps of a resource, and its clock. The rule is that of
 -- core/ballot.py. Times and ballots are microseconds; they fit a double, but `..` and tostring would round them.
 --   KEY         string: "counter ballot expires line holder facts" of the grant (ballot 0: nobody holds); line is 1 if
 --               somebody may wait; facts are "owner\nvalue", as the client writes them. This is format 1. A later one
---               must begin with "fN ", N being its number: also the scripts that knew of no formats fail over that
+--               must begin with "fN ", N being its number: also the scripts that knew of no formats fail over that.
+--               The holder of a grant that was broken has a "!" before its name (no holder begins with one). So the
+--               scripts that know nothing of this find it taken, by somebody whom they never heard of, until its end:
+--               to them its renewals are lost, and what they give back for its holder leaves it alone. They write it
+--               back as they found it. A mark in a field of its own they would ignore, and renew
 --   KEY:line    sorted set: who waits, by arrival
 --   KEY:places  hash: of those who wait, "expires channel facts"
 local WINDOW = 3600 * 1000000
@@ -21,7 +25,9 @@ local function read(key)
   if not counter then return redis.error_reply('FORMAT 1 ' .. (string.match(kept, '^f(%d+) ') or 'unknown')) end
   local node = {counter = tonumber(counter), line = line == '1', ballot = 0, expires = 0, holder = '', facts = ''}
   if tonumber(expires) > now then
-    node.ballot, node.expires, node.holder, node.facts = tonumber(ballot), tonumber(expires), holder, facts
+    local mark, name = string.match(holder, '^(!?)(.*)$')
+    node.ballot, node.expires, node.holder, node.facts = tonumber(ballot), tonumber(expires), name, facts
+    node.broken = mark == '!'
   end
   return node
 end
@@ -33,7 +39,17 @@ local function write(key, node)
   local life = math.ceil((last - now) / 1000) + 1
   if life < 1 then return redis.call('DEL', key) end
   local numbers = string.format('%.0f %.0f %.0f %d ', node.counter, node.ballot, node.expires, node.line and 1 or 0)
-  redis.call('SET', key, numbers .. node.holder .. ' ' .. node.facts, 'PX', string.format('%.0f', life))
+  local holder = (node.broken and '!' or '') .. node.holder
+  redis.call('SET', key, numbers .. holder .. ' ' .. node.facts, 'PX', string.format('%.0f', life))
+end
+
+-- Have the counter at a ballot at least, if that is one that could be granted here: a proposal of it that is overtaken
+-- is refused from now on. Return whether that has changed anything.
+local function pass(node, ballot)
+  if ballot <= node.counter or ballot > now + WINDOW then return false end
+  if node.counter == 0 and ballot < now - WINDOW then return false end
+  node.counter = ballot
+  return true
 end
 
 local function wait_in_line(key, holder, life, channel, facts)

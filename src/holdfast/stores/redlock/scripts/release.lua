@@ -14,13 +14,11 @@ elseif node.line then
   had = leave_line(key, holder)
 end
 if node.ballot > 0 and node.holder == holder and node.ballot <= ballot then
-  node.ballot, node.expires, node.holder, node.facts = 0, 0, '', ''
+  node.ballot, node.expires, node.holder, node.facts, node.broken = 0, 0, '', '', false
   had, changed = true, true
 end
--- A proposal that this release has overtaken is refused from now on, instead of becoming a ghost.
-if ballot > node.counter and ballot <= now + WINDOW and (node.counter > 0 or ballot >= now - WINDOW) then
-  node.counter, changed = ballot, true
-end
+-- A proposal that this release has overtaken must not become a ghost.
+changed = pass(node, ballot) or changed
 
 while node.line and stay == 0 and node.ballot == 0 do
   local first = redis.call('ZRANGE', key .. ':line', 0, 0)[1]

@@ -1,5 +1,6 @@
 -- Show resources to people. KEYS: of each resource.
--- Returns for each: counter, holder, ballot, time left, facts, and the waiters as holder, time left, facts.
+-- Returns for each: counter, holder, ballot, time left, facts, the waiters as holder, time left, facts, and
+-- whether the grant was broken.
 -- include node.lua
 local found = {}
 for n, key in ipairs(KEYS) do
@@ -9,6 +10,6 @@ for n, key in ipairs(KEYS) do
     local ends, _, facts = place_of(key, name)
     if ends > now then line[#line + 1] = {name, ends - now, facts} end
   end
-  found[n] = {node.counter, node.holder, node.ballot, math.max(0, node.expires - now), node.facts, line}
+  found[n] = {node.counter, node.holder, node.ballot, math.max(0, node.expires - now), node.facts, line, node.broken and 1 or 0}
 end
 return found
