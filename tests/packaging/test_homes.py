@@ -50,6 +50,7 @@ def made(client: Any) -> dict[str, Any]:
         client.election("x"),
         client.once("x"),
         client.rate_limit("x", 1, per=1),
+        client.register("x"),
         holdfast.Cancel(),
     ]
     return {type(made).__name__: made for made in objects}

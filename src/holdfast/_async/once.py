@@ -106,7 +106,7 @@ class Once:
     async def forget(self, *args: Any, **kwargs: Any) -> bool:
         """Forget the result that is recorded for these arguments, so that the next call does the work again.
 
-        With a template, the arguments are what it names: `forget(number=7)`. With `key=`, they are those of the call.
+        args, kwargs: what the template names, as in `forget(number=7)`. With `key=`, the arguments of the call.
 
         Work that is under way is waited for as a call waits for it (`timeout`, `wait`), and its result is forgotten.
         Returns whether there was one.

@@ -6,6 +6,7 @@ import ctypes
 import threading
 import weakref
 from collections.abc import Iterator
+from math import inf
 from typing import Any, Protocol
 
 import grpc
@@ -55,6 +56,7 @@ class Peer:
 
     def __init__(self, address: str, credentials: grpc.ChannelCredentials | None) -> None:
         self.address = address
+        self.heard = -inf  # when a call was last answered
         if credentials is None:
             self._channel = grpc.insecure_channel(address, _OPTIONS)
         else:
@@ -111,10 +113,15 @@ class Link:
                 self._peer = Peer(self.addresses[self._at], self._credentials())
             return self._peer
 
-    def leave(self, peer: Peer) -> bool:
-        """Turn to the next endpoint: this one does not answer. False if there is no other, or somebody has done so."""
+    def leave(self, peer: Peer, asked: float) -> bool:
+        """Turn to the next endpoint: this one has not answered what was asked then. False if somebody has done so.
+
+        The only endpoint gets a new channel: its connection may be dead without anybody having said so, behind a load
+        balancer for instance, and gRPC would stay with it. Not if it has answered others since: to give it up ends all
+        calls that are under way.
+        """
         with self._mutex:
-            if self._peer is not peer or len(self.addresses) == 1:
+            if self._peer is not peer or (len(self.addresses) == 1 and peer.heard >= asked):
                 return False
             self._at = (self._at + 1) % len(self.addresses)
             self._peer = None

@@ -39,6 +39,7 @@ class Proxy:
     with Proxy(server.port) as proxy:
         proxy.down.mode = "hold"      # requests arrive, replies do not: did it happen?
         proxy.silence()               # nothing gets through either way, connections stay open
+        proxy.forget()                # live connections carry nothing any more, and stay open; new ones work
         proxy.reset()                 # every live connection ends at once
         proxy.refuse = True           # and new ones are turned away
     """
@@ -51,6 +52,7 @@ class Proxy:
         self.accepted = 0
         self.port = 0
         self._live: set[tuple[asyncio.StreamWriter, asyncio.StreamWriter]] = set()
+        self._forgotten: set[tuple[asyncio.StreamWriter, asyncio.StreamWriter]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="holdfast-proxy", daemon=True)
 
@@ -63,6 +65,10 @@ class Proxy:
         for way in (self.up, self.down):
             way.mode, way.delay, way.limit = "pass", 0.0, None
         self.refuse = False
+
+    def forget(self) -> None:
+        """Throw away what live connections carry from now on, as a load balancer does that has lost its table."""
+        self._call(lambda: self._forgotten.update(self._live))
 
     def reset(self) -> None:
         """End every live connection at once."""
@@ -122,6 +128,7 @@ class Proxy:
             pass
         finally:
             self._live.discard(pair)
+            self._forgotten.discard(pair)
             for end in pair:
                 end.transport.abort()
 
@@ -152,7 +159,7 @@ class Proxy:
                 await asyncio.sleep(due - loop.time())
                 while way.mode == "hold":  # noqa: ASYNC110 (set from other threads, which an Event is not made for)
                     await asyncio.sleep(0.002)
-                if way.mode == "drop" and chunk:
+                if (way.mode == "drop" or pair in self._forgotten) and chunk:
                     continue
                 if not chunk:
                     if writer.can_write_eof():

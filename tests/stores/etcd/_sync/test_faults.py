@@ -213,3 +213,24 @@ def test_etcd_accepts_our_pings(rig: Rig) -> None:
     assert rig.ways[0].accepted == accepted
     store.close()
     other.close()
+
+
+def kept_on_a_new_connection(rig: Rig) -> bool:
+    """Return whether a lease is kept although its connection goes silent: a new one would work at once."""
+    with connect(rig.one_way, io_timeout=IO) as locks:
+        lease = locks.lock("r", ttl=3).acquire()
+        rig.ways[0].forget()
+        until = time.monotonic() + 6
+        while time.monotonic() < until and not lease.lost:
+            pause(0.1)
+        return not lease.lost
+
+
+def test_the_only_endpoint_gets_a_new_channel_when_it_falls_silent(rig: Rig) -> None:
+    assert kept_on_a_new_connection(rig)
+
+
+@pytest.mark.control
+def test_by_a_channel_that_is_never_given_up_the_lease_is_lost(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.stores.etcd.link.Link.leave", lambda link, peer, asked: False)
+    assert not kept_on_a_new_connection(rig)

@@ -96,17 +96,20 @@ class Cluster:
         return kvs[0] if kvs else None
 
     async def _send(self, exchange: Exchange, method: str, request: bytes, token: str | None) -> bytes:
-        seconds = exchange.until - self.now()
+        asked = self.now()
+        seconds = exchange.until - asked
         if seconds <= 0:
             raise StoreUnavailable(f"etcd gave no answer within {self._io_timeout:g} s")
         peer = self._link.peer()
         try:
-            return await transport.call(peer, method, request, seconds, metadata(token))
+            reply = await transport.call(peer, method, request, seconds, metadata(token))
         except StoreUnavailable:
             exchange.doubtful = True
-            if self._link.leave(peer):
+            if self._link.leave(peer, asked):
                 self.watcher.reset(f"etcd at {peer.address} does not answer")
             raise
+        peer.heard = self.now()
+        return reply
 
     async def _log_in(self, exchange: Exchange) -> str:
         """Return a token, a new one if there is none. One call logs in for all: etcd takes long to check a password."""
