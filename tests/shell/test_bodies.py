@@ -18,7 +18,9 @@ import pytest
 
 import holdfast
 from holdfast._async import engine as async_engine
+from holdfast._sync import acquirable as sync_acquirable
 from holdfast._sync import engine as sync_engine
+from holdfast._sync import runtime as sync_runtime
 from holdfast.errors import Deadlock
 from holdfast.keeper import bodies
 from holdfast.keeper.bodies import Strand
@@ -45,6 +47,26 @@ def by_thread_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sync_engine, "enclosing", opened_here)
     monkeypatch.setattr(async_engine, "enclosing", opened_here)
     monkeypatch.setattr(bodies, "_with_around", lambda frame: frame)
+
+
+@pytest.fixture
+def the_thread_is_the_actor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first rule that this project had: whoever runs in the thread that acquired a lease holds it, and may neither
+    wait for it nor find it busy.
+    """
+
+    def again(engine: Any, lock: Any, strand: Strand, entry: Any, endless: bool) -> Any:
+        return None
+
+    def acquire(engine: Any, lock: Any, *arguments: Any, **options: Any) -> Any:
+        hold = engine.keeper.held_in(threading.get_ident(), lock.resource)
+        if hold is not None:
+            raise Deadlock(f"{lock.resource!r} is held by this thread")
+        return plain(engine, lock, *arguments, **options)
+
+    plain = sync_engine.Engine.acquire
+    monkeypatch.setattr(sync_engine.Engine, "_again", again)
+    monkeypatch.setattr(sync_engine.Engine, "acquire", acquire)
 
 
 class Inside:
@@ -127,6 +149,7 @@ def serve(path: str, depends: Callable[[], Iterator[object]], inside: Inside) ->
 
 DEPENDENCIES: dict[str, Callable[[holdfast.Client], Any]] = {
     "lock": lambda locks: locks.lock("r", timeout=30),
+    "endless": lambda locks: locks.lock("r"),
     "reentrant": lambda locks: locks.lock("r", timeout=30, reentrant=True),
     "acquire": lambda locks: locks.lock("r", timeout=30),
     "writer": lambda locks: locks.rwlock("r", timeout=30).write(),
@@ -159,6 +182,18 @@ def test_a_dependency_of_fastapi_would_let_two_in_by_the_thread_alone(locks: hol
     assert inside.most > 1
 
 
+@pytest.mark.control
+@pytest.mark.usefixtures("the_thread_is_the_actor")
+def test_a_dependency_of_fastapi_would_raise_where_the_thread_is_the_actor(locks: holdfast.Client) -> None:
+    lock = locks.lock("r", timeout=30)
+
+    def held() -> Iterator[object]:
+        with lock as lease:
+            yield lease
+
+    assert 500 in serve("/", held, Inside())
+
+
 @pytest.mark.parametrize(("kind", "most"), [("permit", 3), ("reader", AT_ONCE)])
 def test_shares_are_left_in_other_threads_of_fastapi(kind: str, most: int, locks: holdfast.Client) -> None:
     shares = locks.semaphore("r", permits=3, timeout=30) if kind == "permit" else locks.rwlock("r", timeout=30).read()
@@ -171,6 +206,37 @@ def test_shares_are_left_in_other_threads_of_fastapi(kind: str, most: int, locks
     assert serve("/", held, inside) == [200] * REQUESTS
     assert inside.most <= most
     assert locks.inspect() == []
+
+
+@pytest.mark.control
+def test_shares_would_be_mixed_up_if_an_exit_took_the_last_that_was_entered(
+    locks: holdfast.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An exit that does not know its own entry frees another's permit, under its body."""
+    entered: list[Any] = []
+    freed: list[bool] = []
+    enter, leave = sync_acquirable.Acquirable._enter, sync_acquirable.Acquirable._leave
+
+    def note(lock: Any, entry: Entry) -> Any:
+        lease = enter(lock, entry)
+        entered.append(entry)
+        return lease
+
+    def leave_the_last(lock: Any, entry: Entry, error: BaseException | None) -> Any:
+        last = entered.pop()
+        freed.append(last is not entry)
+        return leave(lock, last, error)
+
+    monkeypatch.setattr(sync_acquirable.Acquirable, "_enter", note)
+    monkeypatch.setattr(sync_acquirable.Acquirable, "_leave", leave_the_last)
+    permits = locks.semaphore("r", permits=3, timeout=30)
+
+    def held() -> Iterator[object]:
+        with permits as lease:
+            yield lease
+
+    serve("/", held, Inside())
+    assert any(freed)
 
 
 # -- Django: a thread per request
@@ -222,10 +288,32 @@ def get(port: int) -> str:
 def test_of_many_jobs_that_try_exactly_one_gets_it(url: str, tmp_path: Any) -> None:
     with holdfast.connect(url.format(tmp_path)) as locks, ThreadPoolExecutor(8) as pool:
         lock = locks.lock("r")
-        for _ in range(50):
+        for _ in range(200):
             leases = [lease for lease in pool.map(lambda _: lock.try_acquire(), range(8)) if lease is not None]
             assert len(leases) == 1
             leases[0].release()
+
+
+@pytest.mark.control
+@pytest.mark.usefixtures("the_thread_is_the_actor")
+def test_jobs_that_try_would_raise_where_the_thread_is_the_actor(locks: holdfast.Client) -> None:
+    lock = locks.lock("r")
+    with ThreadPoolExecutor(1) as pool:
+        lease = pool.submit(lock.try_acquire).result()
+        with pytest.raises(Deadlock):
+            pool.submit(lock.try_acquire).result()
+        assert lease is not None
+        lease.release()
+
+
+@pytest.mark.control
+@pytest.mark.usefixtures("the_thread_is_the_actor")
+def test_a_dispatcher_would_raise_where_the_thread_is_the_actor(locks: holdfast.Client) -> None:
+    lease = locks.lock("r").try_acquire()
+    with pytest.raises(Deadlock):
+        locks.lock("r").acquire(timeout=0.1)
+    assert lease is not None
+    lease.release()
 
 
 def test_a_dispatcher_hands_leases_to_workers(locks: holdfast.Client) -> None:
@@ -392,6 +480,20 @@ async def test_a_blocking_client_in_two_tasks_raises_with_advice(
     assert locks.inspect() == []
 
 
+@pytest.mark.control
+async def test_a_blocking_client_in_two_tasks_would_stop_the_loop(
+    locks: holdfast.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast._sync.runtime.stops_a_loop", lambda: False)
+    lock, inside, entered = locks.lock("r"), Inside(), asyncio.Event()
+    first = asyncio.create_task(hold_across_an_await(lock, inside, entered))
+    await entered.wait()
+    with pytest.raises(holdfast.AcquireTimeout):  # for so long nothing else runs; without a timeout, for ever
+        lock.acquire(timeout=0.2)
+    assert inside.now == 1
+    await first
+
+
 async def test_a_bare_lease_of_the_loop_raises_too(locks: holdfast.Client) -> None:
     lease = locks.lock("r").acquire()
     with pytest.raises(Deadlock, match=r"use holdfast\.aio"):
@@ -421,6 +523,23 @@ async def test_a_thread_that_a_body_waits_for_is_not_inside(locks: holdfast.Clie
     with lock:
         assert await asyncio.to_thread(lock.try_acquire) is None
         assert lock.try_acquire() is not None
+
+
+@pytest.mark.control
+@pytest.mark.usefixtures("by_thread_alone")
+async def test_a_thread_that_a_body_waits_for_would_be_inside_by_its_context_alone(
+    locks: holdfast.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """to_thread copies the context: who took that for the actor would let the thread in."""
+    lock = locks.lock("r", reentrant=True)
+    with lock as outer:
+        here = sync_runtime.strand()
+        monkeypatch.setattr(sync_runtime, "strand", lambda: here)
+        monkeypatch.setattr(sync_runtime.Home, "strand", lambda home: here)
+        inner = await asyncio.to_thread(lock.try_acquire)
+        assert inner is not None
+        assert inner.token == outer.token
+        inner.release()
 
 
 # -- asyncio
