@@ -139,6 +139,19 @@ def test_live_connections_are_reset_and_new_ones_refused(proxy: Proxy, client: s
         assert again.recv(100) == b"hello"
 
 
+def test_forgotten_connections_carry_nothing_and_new_ones_work(proxy: Proxy, client: socket.socket) -> None:
+    client.sendall(b"hello")
+    assert client.recv(100) == b"hello"
+    proxy.forget()
+    client.sendall(b"hello")
+    client.settimeout(0.1)
+    with pytest.raises(TimeoutError):
+        client.recv(100)
+    with socket.create_connection(("127.0.0.1", proxy.port), timeout=5) as again:
+        again.sendall(b"hello")
+        assert again.recv(100) == b"hello"
+
+
 def test_delayed_bytes_keep_their_order(proxy: Proxy, client: socket.socket) -> None:
     proxy.up.delay = 0.05
     for chunk in (b"a", b"b", b"c"):

@@ -242,7 +242,8 @@ def test_shares_would_be_mixed_up_if_an_exit_took_the_last_that_was_entered(
 # -- Django: a thread per request
 
 
-def test_requests_of_a_threaded_django_server_take_turns(locks: holdfast.Client) -> None:
+def serve_by_django(body: Callable[[], str], requests: int) -> list[str]:
+    """Serve requests, some at a time, in a thread each."""
     import django
     from django.conf import settings
     from django.core.handlers.wsgi import WSGIHandler
@@ -250,12 +251,8 @@ def test_requests_of_a_threaded_django_server_take_turns(locks: holdfast.Client)
     from django.http import HttpResponse
     from django.urls import path
 
-    inside, lock = Inside(), locks.lock("r", timeout=30, reentrant=True)
-
     def view(request: object) -> Any:
-        with lock as outer, lock as inner, inside.body():
-            time.sleep(0.001)
-            return HttpResponse(str(outer.token == inner.token))
+        return HttpResponse(body())
 
     if not settings.configured:
         settings.configure(ALLOWED_HOSTS=["*"], SECRET_KEY="test", MIDDLEWARE=[], LOGGING_CONFIG=None)
@@ -265,11 +262,35 @@ def test_requests_of_a_threaded_django_server_take_turns(locks: holdfast.Client)
         server.set_app(WSGIHandler())
         serving = spawn(server.serve_forever)
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            bodies = list(pool.map(lambda _: get(server.server_port), range(60)))
+            found = list(pool.map(lambda _: get(server.server_port), range(requests)))
         server.shutdown()
         serving.join()
-    assert bodies == ["True"] * 60
+    return found
+
+
+def test_requests_of_a_threaded_django_server_take_turns(locks: holdfast.Client) -> None:
+    inside, lock = Inside(), locks.lock("r", timeout=30, reentrant=True)
+
+    def body() -> str:
+        with lock as outer, lock as inner, inside.body():
+            time.sleep(0.001)
+            return str(outer.token == inner.token)
+
+    assert serve_by_django(body, 60) == ["True"] * 60
     assert (inside.ever, inside.most) == (60, 1)
+
+
+@pytest.mark.control
+def test_requests_of_a_threaded_django_server_would_meet(locks: holdfast.Client) -> None:
+    inside = Inside()
+
+    def body() -> str:
+        with inside.body():
+            time.sleep(0.01)
+        return ""
+
+    serve_by_django(body, 60)
+    assert inside.most > 1
 
 
 def get(port: int) -> str:
