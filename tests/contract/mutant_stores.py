@@ -328,7 +328,8 @@ class ExpiresEarly(Room):
         return Granted(answer.token, asking.claim.ttl) if isinstance(answer, Granted) else answer
 
     def renew(self, namespace: str, claims: Iterable[Claim], now: float) -> list[Renewal]:
-        answers = super().renew(namespace, claims, now)
+        shorter = [claim._replace(ttl=claim.ttl * 0.9) for claim in claims]
+        answers = super().renew(namespace, shorter, now)
         return [Renewed(answer.left / 0.9) if isinstance(answer, Renewed) else answer for answer in answers]
 
 

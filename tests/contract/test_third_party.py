@@ -14,14 +14,14 @@ from holdfast.testing.contract import Law, Target
 
 pytestmark = pytest.mark.slow
 
-# What such a store has to have, and no more: neither blocking() nor a limit for renewals.
+# What such a store has to have, and no more: neither blocking() nor evict(), nor a limit for renewals.
 MODULE = """
 from holdfast.stores.memory._async.store import MemoryStore
 from holdfast.stores.memory._sync.store import MemoryStore as Store
 
 
 class AsyncStore:
-    capabilities = MemoryStore.capabilities
+    capabilities = MemoryStore.capabilities._replace(evict=False)
 
     def __init__(self, url, *, namespace, io_timeout, clock):
         self._store = store = MemoryStore(url, namespace=namespace, io_timeout=io_timeout, clock=clock)
@@ -37,8 +37,10 @@ class AsyncStore:
 """
 
 STORE = Target("plain://", driven=True)
-# The laws of the memory store, which is behind it; "blocking" is what this one does not have.
-EXPECTED = [law for law in contract.laws(Target("memory://", driven=True), ["async"]) if "blocking" not in law.needs]
+# The laws of the memory store, which is behind it, but for what this one does not have.
+EXPECTED = [
+    law for law in contract.laws(Target("memory://", driven=True), ["async"]) if not law.needs & {"blocking", "evict"}
+]
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from holdfast._sync import acquirable as sync_acquirable
 from holdfast._sync import engine as sync_engine
 from holdfast._sync import runtime as sync_runtime
 from holdfast.errors import Deadlock
-from holdfast.keeper import bodies
+from holdfast.keeper import bodies, entries
 from holdfast.keeper.bodies import Strand
 from holdfast.keeper.entries import Entry
 from holdfast.testing._sync.runtime import eventually, spawn
@@ -46,7 +46,8 @@ def by_thread_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(sync_engine, "enclosing", opened_here)
     monkeypatch.setattr(async_engine, "enclosing", opened_here)
-    monkeypatch.setattr(bodies, "_with_around", lambda frame: frame)
+    monkeypatch.setattr(bodies, "with_around", lambda frame: frame)
+    monkeypatch.setattr(entries, "with_around", lambda frame: frame)
 
 
 @pytest.fixture

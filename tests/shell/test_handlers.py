@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from math import inf
@@ -13,7 +15,9 @@ from typing import Any
 import pytest
 
 import holdfast
+import holdfast.aio
 from holdfast.errors import LockError
+from holdfast.testing._async.runtime import eventually as eventually_in_loop
 from holdfast.testing._sync.runtime import Gate, eventually, spawn
 from holdfast.testing.clock import ManualClock
 from tests.shell._sync.kit import connect
@@ -188,3 +192,73 @@ def test_a_handler_that_drains_does_not_wait_for_the_body_below_it(name: str) ->
     finally:
         signal.signal(signal.SIGALRM, before)
     assert drained == [False]
+
+
+@pytest.mark.parametrize("url", ["memory://{}", "sqlite:{}/locks.db"])
+def test_a_release_in_a_handler_that_has_interrupted_the_store_is_done_later(
+    url: str, name: str, tmp_path: Path
+) -> None:
+    """It would wait for its own thread, for ever: the keeper does it, when the handler has returned."""
+    where = url.format(name if url.startswith("memory") else tmp_path)
+    with holdfast.connect(where) as locks:
+        lease = locks.lock("r", ttl=60).acquire()
+        store: Any = locks._engine.store
+        guarded = store._room if url.startswith("memory") else store._claims._database
+
+        def handler_strikes() -> None:
+            with locks._engine.keeper._mutex, guarded._mutex:
+                guarded._inside = threading.get_ident()
+                lease.release()
+
+        spawn(handler_strikes).join(5)
+        assert lease.state == "released"
+        eventually(lambda: locks.inspect() == [])
+
+
+def test_a_lease_that_several_threads_release_at_once_is_not_lost(name: str) -> None:
+    """One of them reaches the store first, and the others are told that it is not theirs."""
+    with holdfast.connect(f"memory://{name}") as locks:
+        lease = locks.lock("r").acquire()
+        store: Any = locks._engine.store
+        calls: list[None] = []
+        release, gate = store.release, Gate()
+
+        def late(*arguments: Any) -> Any:
+            calls.append(None)
+            if len(calls) == 1:  # the first to ask is the last to reach the store
+                second.append(spawn(lease.release))
+                eventually(lambda: gate.arrived)
+                return release(*arguments)
+            had = release(*arguments)
+            gate.wait()
+            return had
+
+        second: list[Any] = []
+        store.release = late
+        lease.release()
+        gate.open()
+        second[0].join()
+        assert lease.state == "released"
+
+
+def test_an_async_generator_that_the_collector_has_found_gives_its_lease_back(name: str) -> None:
+    """The keeper has noted that nobody refers to it; then asyncio revives the generator, and leaves its `with`."""
+
+    async def main() -> list[Any]:
+        async with holdfast.aio.connect(f"memory://{name}") as locks:
+
+            async def standing() -> Any:
+                async with locks.lock("r", ttl=60):
+                    yield itself
+
+            itself = standing()
+            await anext(itself)
+            hold = next(iter(locks._engine.keeper.held))()
+            assert hold is not None
+            locks._engine.keeper.dropped.append(hold)  # as its finalizer does
+            locks._engine.keeper.wake.set()
+            await eventually_in_loop(lambda: hold.dropped)
+            await itself.aclose()
+            return await locks.inspect()
+
+    assert asyncio.run(main()) == []

@@ -197,6 +197,8 @@ class Engine:
         hold: Hold | None = None
         try:
             self._under_way[acquisition] = thread = get_ident()
+            if self.refuses and self.closing:  # by a signal handler, before this was noted
+                raise closed_meanwhile(claim)
             try:
                 answer: Answer | StoreUnavailable = await self.store.claim(claim, acquisition.timeout != 0)
             except StoreUnavailable as error:
@@ -423,8 +425,8 @@ class Engine:
     def _released(self, lease: Lease, leaving: Leaving, had: bool) -> bool:
         """Take the store's answer to a release; return whether the lease was held to its end."""
         # After an interrupted release "not yours" is no loss: it may be the answer to the first one, or close() has
-        # done it in a signal handler.
-        had = had or leaving is _AGAIN or lease not in self.keeper.releasing
+        # done it in a signal handler. Nor is it if several release at the same time.
+        had = had or leaving is _AGAIN or lease._counted > 1 or lease not in self.keeper.releasing
         self.keeper.released(lease._hold, had)
         return had
 

@@ -32,7 +32,8 @@ class Lease(Share):
     def __init__(self, engine: Engine, hold: Hold, on_lost: Callable[[Lease], Any] | None = None) -> None:
         # Those of Share, whose constructor would be another call.
         self._hold = hold
-        self._counted = self._settled = False
+        self._counted = 0
+        self._settled = False
         self._engine = engine
         self._on_lost = on_lost
         self._body: runtime.Body | None = None

@@ -81,8 +81,8 @@ def open_body(entry: Entry, strand: Strand) -> None:
     frame = entry.frame
     if frame is None:
         return  # entered by hand
-    if entry.by_class or frame.f_code.co_flags & _GENERATOR:
-        entry.frame = _with_around(frame)
+    if frame.f_code.co_flags & _GENERATOR:
+        entry.frame = with_around(frame)
         if entry.frame is None:
             return
     if not strand.is_task:
@@ -132,7 +132,7 @@ def _task_in(strand: Strand) -> Any:
     return None if strand.is_task else running_task()
 
 
-def _with_around(frame: FrameType | None) -> FrameType | None:
+def with_around(frame: FrameType | None) -> FrameType | None:
     """Return the frame whose own `with` statement, right now, enters the generators that stand between; None if a call
     does.
     """

@@ -29,7 +29,7 @@ from types import FrameType, TracebackType
 from typing import Any, Generic, TypeVar, overload
 
 from ..core.lease import RELEASED, Hold
-from .bodies import Strand, close_body
+from .bodies import Strand, close_body, with_around
 
 R = TypeVar("R")
 
@@ -50,7 +50,7 @@ class Share:
 
     def __init__(self, hold: Hold) -> None:
         self._hold = hold
-        self._counted = False  # it counts no more among the hold's shares
+        self._counted = 0  # 1: it counts no more among the hold's shares; 2: and several have tried to release it
         self._settled = False  # and nothing is left to do; this comes last
 
     @property
@@ -120,7 +120,9 @@ def begin(manager: object) -> Entry:
         frame = _getframe(2)
         # Else somebody has looked an exit up by hand: of another one, or to push it onto a stack.
         if entry.looked_up_in == id(frame) if entry.by_class else leaving.args[1] is manager:
-            entry.frame = frame
+            # Not the frame of ExitStack itself: it refers to the exit, which would then be in a circle with it, and an
+            # interrupt would leave the entry to the collector.
+            entry.frame = with_around(frame) if entry.by_class else frame
             return entry
     return Entry()
 

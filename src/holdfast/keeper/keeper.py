@@ -36,7 +36,7 @@ What may happen at any moment, and why it is safe:
 from __future__ import annotations
 
 import os
-from _thread import allocate_lock
+from _thread import RLock
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from enum import Enum
@@ -127,7 +127,9 @@ class Keeper:
         self.renewals: deque[Batch] = deque()
         self.orphans: deque[Orphan] = deque()
         self.wake, self.renew_work, self.release_work, self.news = Latch(), Latch(), Latch(), Latch()
-        self._mutex = allocate_lock()
+        # One that its own thread may take again: a signal handler may release, in a thread that is inside of it. What
+        # it guards is made so that it may be interrupted anywhere, and done again.
+        self._mutex = RLock()
         self._launch = launch
         self._running: dict[str, Handle] = {}
         self._retired: list[Handle] = []  # had nothing to do, and may not be over yet
@@ -206,13 +208,15 @@ class Keeper:
                 return _SETTLED
             if share._counted:  # an interrupt has struck in here before, or in the release that followed
                 leaving = _AGAIN
-            share._counted = True
+            share._counted = 2 if share._counted else 1
             hold.shares.pop(id(share), None)
             if hold.shares:
                 return _SHARED
             if hold.state in LIVE and now < hold.deadline:
                 hold.apply(_LET_GO)
                 self.held.pop(hold.ref, None)
+            elif hold.dropped and hold.state is RELEASED:
+                leaving = _AGAIN  # the collector had found it, and now its `with` is left in order: the store has it
             elif leaving is _RELEASE or hold.state is not RELEASED:
                 leaving = _SETTLED
         if leaving is _SETTLED:  # its time is over, or close() has released it
@@ -496,7 +500,7 @@ class Keeper:
                 if self.closed:
                     return False
                 if activity is not None and self._running.get(name) is activity:
-                    del self._running[name]  # it has failed
+                    self._running.pop(name, None)  # it has failed
                 activity = self._running.setdefault(name, self._make(name))
         activity.start()
         return True

@@ -136,7 +136,7 @@ class Activity:
 
     def join(self, seconds: float) -> bool:
         """Wait for its end; True if it has ended. One that was not started never will be."""
-        if self._ident == get_ident():
+        if self.over or self._ident == get_ident():
             return True
         if not self._started and self._claim.acquire(False):
             self.over = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from _thread import get_ident
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
@@ -11,6 +12,7 @@ from ...core.claim import Answer, Claim, Evicted, Granted, Lost, Record, Renewal
 from ...core.fence import Fence
 from ...core.queue import Queue, Step
 from ...core.register import Register
+from ...errors import StoreUnavailable
 
 
 class Wakeup(Protocol):
@@ -26,17 +28,28 @@ class Room:
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
+        self._inside = 0  # the thread that has it; none before it leaves, for whoever comes next notes itself late
         self._queues: dict[tuple[str, str], Queue] = {}
         self._registers: dict[tuple[str, str], Register] = {}
         self._wakeups: dict[str, Wakeup] = {}
         self._watchers: dict[tuple[str, str], set[Wakeup]] = {}
         self._floor = 0  # the highest counter of any queue that was forgotten
 
+    def _check_free(self) -> None:
+        """Refuse a signal handler that has interrupted its own thread in here: it would wait for itself for ever.
+
+        Raises: StoreUnavailable.
+        """
+        if self._inside == get_ident() and self._mutex.locked():
+            raise StoreUnavailable("memory:// was used in a signal handler that has interrupted its use")
+
     def claim(
         self, namespace: str, claim: Claim, queue: bool, wakeup: Wakeup, now: float, clock_us: int, waiting_life: float
     ) -> Answer:
         """Claim, and note whom to wake when it becomes grantable."""
+        self._check_free()
         with self._mutex:
+            self._inside = get_ident()
             key = (namespace, claim.resource)
             step = self._step(key, self._queue(key).claim(claim, now, clock_us, waiting_life, queue=queue))
             assert isinstance(step.answer, Granted | Waiting)
@@ -44,24 +57,32 @@ class Room:
                 self._wakeups[claim.holder] = wakeup
             else:
                 self._wakeups.pop(claim.holder, None)
-            return step.answer
+            self._inside = 0
+        return step.answer
 
     def renew(self, namespace: str, claims: Iterable[Claim], now: float) -> list[Renewal]:
         """Renew each claim."""
         answers: list[Renewal] = []
+        self._check_free()
         with self._mutex:
+            self._inside = get_ident()
             for claim in claims:
                 key = (namespace, claim.resource)
                 answer = self._step(key, self._queue(key).renew(claim.holder, now, claim.ttl)).answer
                 assert isinstance(answer, Renewed | Lost)
                 answers.append(answer)
+            self._inside = 0
         return answers
 
     def release(self, namespace: str, resource: str, holder: str, keep: float, now: float) -> bool:
         """Release or withdraw."""
+        self._check_free()
         with self._mutex:
+            self._inside = get_ident()
             key = (namespace, resource)
-            return self._step(key, self._queue(key).release(holder, now, keep)).answer is True
+            step = self._step(key, self._queue(key).release(holder, now, keep))
+            self._inside = 0
+        return step.answer is True
 
     def evict(self, namespace: str, resource: str, holder: str, at_once: bool, now: float) -> Evicted | None:
         """Break a granted claim."""

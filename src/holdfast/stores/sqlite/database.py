@@ -9,6 +9,7 @@ import random
 import sqlite3
 import threading
 import time
+from _thread import get_ident
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.resources import files
@@ -55,6 +56,7 @@ class Database:
         self._io_timeout = io_timeout
         self._make_parents = make_parents
         self._mutex = threading.Lock()
+        self._inside = 0  # the thread that has it; none before it leaves, for whoever comes next notes itself late
         self._connection: sqlite3.Connection | None = None
         self._cursor: sqlite3.Cursor | None = None  # making one for each statement costs a tenth of it
         self._inode = (0, 0)
@@ -72,15 +74,20 @@ class Database:
         seconds = self._io_timeout if limit is None else min(limit, self._io_timeout)
         give_up = time.monotonic() + seconds
         pause = _PAUSE_LEAST
+        self._check_free()
         while True:
             try:
                 with self._mutex:  # not while it pauses: other threads have an io_timeout of their own
                     try:
+                        self._inside = get_ident()
                         if self._connection is not None and self._has_moved():
                             self._drop()
-                        return work(self._connection or self._open())
+                        result = work(self._connection or self._open())
+                        self._inside = 0
+                        return result
                     except BaseException:  # Ctrl-C in the middle, too: an open transaction would lock everybody out
                         self._rollback()
+                        self._inside = 0
                         raise
             except sqlite3.Error as error:
                 if not _is_busy(error):
@@ -98,13 +105,26 @@ class Database:
 
         This is the way of every acquire and release of a free resource, so it does as little as it can.
         """
+        self._check_free()
         try:
             with self._mutex:
+                self._inside = get_ident()
                 if now < self._next_check and self._cursor is not None:
-                    return self._cursor.execute(statement, row).rowcount
+                    changed = self._cursor.execute(statement, row).rowcount
+                    self._inside = 0
+                    return changed
         except sqlite3.Error:
             pass  # nothing was changed; below it is tried again, or explained
+        self._inside = 0
         return self.run(partial(_execute, statement, row))
+
+    def _check_free(self) -> None:
+        """Refuse a signal handler that has interrupted its own thread in here: it would wait for itself for ever.
+
+        Raises: StoreUnavailable.
+        """
+        if self._inside == get_ident() and self._mutex.locked():
+            raise StoreUnavailable(f"{self.path} was used in a signal handler that has interrupted its use")
 
     @contextlib.contextmanager
     def transaction(self, connection: sqlite3.Connection, *, durable: bool = False) -> Iterator[None]:

@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 from time import monotonic
-from typing import Any
+from typing import Any, cast
 
 from ....errors import StoreError
 from ...logins import Answer, no_login, read_login
@@ -122,7 +122,8 @@ class Connection(asyncio.Protocol):
         """Close it, and wait until the socket is gone."""
         self.abort()
         if self._closed is not None:
-            await self._closed
+            # Bounded: uvloop may never say that a connection is gone that was cancelled while it was made.
+            await asyncio.wait((self._closed,), timeout=self.timeout)
 
     async def _open(self, until: float) -> None:
         loop = asyncio.get_running_loop()
@@ -222,7 +223,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Note the transport, and log in: at once, for from now on any task may write."""
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast(asyncio.Transport, transport)  # that of uvloop is none by its class
         if self._dead is not None:  # closed while it connected: nobody else would close this
             transport.abort()
             return

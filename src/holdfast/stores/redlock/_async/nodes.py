@@ -72,15 +72,21 @@ class Nodes:
         *args: str | int,
         enough: Enough = all_of_them,
         limit: float | None = None,
+        everyone: bool = False,
     ) -> list[Any]:
-        """Run a script on the nodes; None stands for one that did not answer, or was not waited for."""
+        """Run a script on the nodes; None stands for one that did not answer, or was not waited for.
+
+        `everyone`: also on those that have not answered lately. An event loop finds out whether they do again, and that
+        may be blocked.
+        """
         if not self._checked:
             await self.check_configs()
-        replies = await self._ask([("EVALSHA", script.sha, len(keys), *keys, *args)] * len(self.all), enough, limit)
+        first: Command = ("EVALSHA", script.sha, len(keys), *keys, *args)
+        replies = await self._ask([first] * len(self.all), enough, limit, everyone)
         if any(isinstance(reply, ReplyError) and reply.code == "NOSCRIPT" for reply in replies):
             unknown = [isinstance(reply, ReplyError) and reply.code == "NOSCRIPT" for reply in replies]
             command: Command = ("EVAL", script.source, len(keys), *keys, *args)
-            again = await self._ask([command if missing else None for missing in unknown], all_of_them)
+            again = await self._ask([command if missing else None for missing in unknown], all_of_them, limit, everyone)
             replies = [new if missing else old for missing, old, new in zip(unknown, replies, again, strict=True)]
         return self.accepted(replies)
 
@@ -88,13 +94,15 @@ class Nodes:
         """Send each node its own command; None stands for one that did not answer."""
         return self.accepted(await self._ask(commands, all_of_them))
 
-    async def _ask(self, commands: Sequence[Command | None], enough: Enough, limit: float | None = None) -> list[Any]:
+    async def _ask(
+        self, commands: Sequence[Command | None], enough: Enough, limit: float | None = None, everyone: bool = False
+    ) -> list[Any]:
         """Ask all nodes that are not silent. If a majority is silent, ask all: there is nothing to lose then."""
         if self._silent:
             self._used = monotonic()
             self._tend()
             with self._mutex:
-                if len(self.all) - len(self._silent) >= self.needed:
+                if not everyone and len(self.all) - len(self._silent) >= self.needed:
                     for at in self._silent:
                         self._owe(at, commands[at])  # under the same mutex: it must not come back in between
                     commands = [None if at in self._silent else command for at, command in enumerate(commands)]

@@ -196,6 +196,7 @@ class RedlockStore:
                     type(reply) is list and reply.count(PROLONGED) == len(known) for reply in replies
                 ),
                 limit=limit,
+                everyone=True,
             )  # fmt: skip
             for number, (claim, mine) in enumerate(known, 1):
                 votes = self._nodes.accepted([reply and reply[number] for reply in replies])
