@@ -4,7 +4,7 @@ what happens without the step that makes it safe.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -23,25 +23,12 @@ from holdfast.stores.etcd.keys import ENDING, OFFSET, encode, read
 from holdfast.stores.etcd.messages import KeyValue, op_put, op_range, put, range_
 from holdfast.testing._async.runtime import eventually, pause, spawn
 from tests.stores.etcd._async.test_store import Late, bare, claim
-from tests.stores.etcd.kit import Rig, bad_network
+from tests.stores.etcd.kit import Rig
 
 pytestmark = [pytest.mark.server, pytest.mark.filterwarnings("ignore:the lease on:ResourceWarning")]
 
 TTL = 2.0
 SLACK = 3.0  # a busy machine
-
-
-@pytest.fixture(scope="module")
-def module_rig() -> Iterator[Rig]:
-    with bad_network() as rig:
-        yield rig
-
-
-@pytest.fixture
-def rig(module_rig: Rig) -> Iterator[Rig]:
-    module_rig.clear()
-    yield module_rig
-    module_rig.clear()
 
 
 class Calls:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -18,26 +17,13 @@ from holdfast.stores.etcd import messages
 from holdfast.stores.etcd._sync.store import EtcdStore
 from holdfast.stores.etcd.keys import Space
 from holdfast.testing._sync.runtime import eventually, pause, spawn
-from tests.stores.etcd.kit import Rig, bad_network
+from tests.stores.etcd.kit import Rig
 
 pytestmark = [pytest.mark.server, pytest.mark.filterwarnings("ignore:the lease on:ResourceWarning")]
 
 IO = 0.4
 SLACK = 3.0  # a busy machine; far below what an unbounded call takes
 FAR = 1e6
-
-
-@pytest.fixture(scope="module")
-def module_rig() -> Iterator[Rig]:
-    with bad_network() as rig:
-        yield rig
-
-
-@pytest.fixture
-def rig(module_rig: Rig) -> Iterator[Rig]:
-    module_rig.clear()
-    yield module_rig
-    module_rig.clear()
 
 
 def bare(rig: Rig, io_timeout: float = 10.0) -> EtcdStore:

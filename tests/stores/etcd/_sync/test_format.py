@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from holdfast._sync.client import connect
@@ -12,22 +10,9 @@ from holdfast.core.claim import Claim
 from holdfast.stores.etcd import messages
 from holdfast.stores.etcd.keys import OFFSET, ROOT, after
 from tests.stores._sync.formats import HELD, WAITING, check_all_refused, check_goes_on, said_by, use
-from tests.stores.etcd.kit import Rig, bad_network
+from tests.stores.etcd.kit import Rig
 
 pytestmark = pytest.mark.server
-
-
-@pytest.fixture(scope="module")
-def module_rig() -> Iterator[Rig]:
-    with bad_network() as rig:
-        yield rig
-
-
-@pytest.fixture
-def rig(module_rig: Rig) -> Iterator[Rig]:
-    module_rig.clear()
-    yield module_rig
-    module_rig.clear()
 
 
 def all_keys(rig: Rig) -> object:

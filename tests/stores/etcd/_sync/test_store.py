@@ -6,7 +6,6 @@ from __future__ import annotations
 import gc
 import warnings
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import pytest
@@ -27,25 +26,12 @@ from holdfast.testing._sync.runtime import eventually, pause, spawn
 from holdfast.testing.servers import free_port
 from holdfast.testing.servers.etcd import EtcdServer
 from tests.servers import needed
-from tests.stores.etcd.kit import Rig, bad_network
+from tests.stores.etcd.kit import Rig
 
 pytestmark = [pytest.mark.server, pytest.mark.filterwarnings("ignore:the lease on:ResourceWarning")]
 
 TTL = 2.0
 SECRET = "hunter2"
-
-
-@pytest.fixture(scope="module")
-def module_rig() -> Iterator[Rig]:
-    with bad_network() as rig:
-        yield rig
-
-
-@pytest.fixture
-def rig(module_rig: Rig) -> Iterator[Rig]:
-    module_rig.clear()
-    yield module_rig
-    module_rig.clear()
 
 
 @pytest.fixture
