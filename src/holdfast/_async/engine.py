@@ -177,30 +177,16 @@ class Engine:
 
         `endless`: whoever calls waits for ever, whatever this timeout says.
         """
-        strand = self.home.strand()
-        if self.refuses:
-            self.check_open(strand)
-        if cancel is not None and cancel.cancelled:
-            raise cancelled(lock.resource)
-        if strand.opened:
-            again = self._again(lock, strand, entry, timeout is None if endless is None else endless)
-            if again is not None:
-                return again
-        claim = lock._claim(f"{self._actor(strand, entry)}.{self.new_id()}", self._owner or strand.label)
-        # The clock is read before asking: a slow reply must shorten the lease, never extend it.
-        acquisition = Acquisition(claim, timeout, self.now(), self.limits, lock.detect_deadlocks, lock.kind)
-        return await self._take(lock, acquisition, entry, cancel)
-
-    async def _take(self, lock: Lock, acquisition: Acquisition, entry: Entry | None, cancel: Cancel | None) -> Lease:
-        """Ask the store until the lock is granted; whatever ends that, nothing is left behind."""
-        claim, since = acquisition.claim, acquisition.started
-        hold: Hold | None = None
+        begun = self._begin(lock, timeout, entry, cancel, timeout is None if endless is None else endless)
+        if isinstance(begun, Lease):
+            return begun
+        acquisition, claim, since = begun, begun.claim, begun.started
         try:
-            self._under_way[acquisition] = thread = get_ident()
+            self._under_way[acquisition] = get_ident()
             if self.refuses and self.closing:  # by a signal handler, before this was noted
                 raise closed_meanwhile(claim)
             try:
-                answer: Answer | StoreUnavailable = await self.store.claim(claim, acquisition.timeout != 0)
+                answer: Answer | StoreUnavailable = await self.store.claim(claim, timeout != 0)
             except StoreUnavailable as error:
                 answer = error
             # Most acquires are one question, answered with a grant: that case is in line, and all others are not.
@@ -212,16 +198,30 @@ class Engine:
             if not granted:
                 acquisition.nested = bool(self._bodies_around(self.home.strand()))
                 token, since, deadline = await go_on(self, acquisition, answer, cancel)
-                claim = acquisition.claim
-            ends = since + lock._renew_for
-            strays = acquisition.strays_until
-            hold = Hold(self.keeper, claim, token, since, deadline, thread, lock.min_hold, ends, strays, lock.kind)
-            return self._lease(lock, hold, acquisition.started, entry)
+            return self._lease(lock, acquisition, token, since, deadline, entry)
         except BaseException as error:
-            await self._abandon(acquisition, hold, error)
+            await self._abandon(acquisition, error)
             raise
         finally:
             self._under_way.pop(acquisition, None)
+
+    def _begin(
+        self, lock: Lock, timeout: float | None, entry: Entry | None, cancel: Cancel | None, endless: bool
+    ) -> Acquisition | Lease:
+        """Return what to ask for; or one more lease of what this body has already.
+
+        Raises: LockError; AcquireCancelled; Deadlock.
+        """
+        strand = self.home.strand()
+        if self.refuses:
+            self.check_open(strand)
+        if cancel is not None and cancel.cancelled:
+            raise cancelled(lock.resource)
+        if strand.opened and (again := self._again(lock, strand, entry, endless)) is not None:
+            return again
+        claim = lock._claim(f"{self._actor(strand, entry)}.{self.new_id()}", self._owner or strand.label)
+        # The clock is read before asking: a slow reply must shorten the lease, never extend it.
+        return Acquisition(claim, timeout, self.now(), self.limits, lock.detect_deadlocks, lock.kind)
 
     async def wait_in_line(
         self, acquisition: Acquisition, silence: StoreUnavailable | None, cancel: Cancel | None
@@ -239,16 +239,22 @@ class Engine:
                 answer = error
             return (await go_on(self, acquisition, answer, cancel)).token
         except BaseException as error:
-            await self._abandon(acquisition, None, error)
+            await self._abandon(acquisition, error)
             raise
         finally:
             self._under_way.pop(acquisition, None)
 
-    def _lease(self, lock: Lock, hold: Hold, started: float, entry: Entry | None) -> Lease:
-        """Hand a hold to the keeper, and return the first lease of it.
+    def _lease(
+        self, lock: Lock, acquisition: Acquisition, token: int, since: float, deadline: float, entry: Entry | None
+    ) -> Lease:
+        """Hand what was granted to the keeper, and return the first lease of it.
 
         Raises: LockError; Unsupported when the store promises less than it did.
         """
+        ends, strays = since + lock._renew_for, acquisition.strays_until
+        acquisition.hold = hold = Hold(
+            self.keeper, acquisition.claim, token, since, deadline, get_ident(), lock.min_hold, ends, strays, lock.kind
+        )
         lease = Lease(self, hold, lock.on_lost)
         hold.shares[id(lease)] = None
         self.keeper.add(hold)
@@ -257,7 +263,7 @@ class Engine:
         if self.store.capabilities is not self._vouched:
             self.check_promises()
         if self.stream.observers:
-            waited = self.now() - started
+            waited = self.now() - acquisition.started
             self.emit(events.Acquired, hold.claim, lock.kind, token=hold.token, waited=waited)
         if entry is not None:
             entry.note(lease)
@@ -292,11 +298,11 @@ class Engine:
             return None
         return Orphan(claim.resource, claim.holder, 0.0, leftover.until, leftover.strays_until)
 
-    async def _abandon(self, acquisition: Acquisition, hold: Hold | None, error: BaseException) -> None:
+    async def _abandon(self, acquisition: Acquisition, error: BaseException) -> None:
         """Give back in the background what the store may have of an acquire that was cancelled, interrupted, cut off or
         refused.
         """
-        claim = acquisition.claim
+        claim, hold = acquisition.claim, acquisition.hold
         if isinstance(error, NoThreadError):
             if hold is not None:
                 self.keeper.disown(hold)

@@ -34,6 +34,7 @@ from math import inf
 from typing import NamedTuple
 
 from .claim import Answer, Claim, Granted, Waiting
+from .lease import Hold
 from .timing import LATENESS, backoff, local_deadline
 
 OUTAGE = 3  # io_timeouts for which an outage is tolerated where no timeout says how long
@@ -135,6 +136,7 @@ class Acquisition:
     _failures = 0
     _ending: Failure | None = None  # why it is being given back
     nested = False  # it is made inside of a body
+    hold: Hold | None = None  # what came of it
     _stopped: Failure | None = None  # why the next step is the last
 
     def __init__(

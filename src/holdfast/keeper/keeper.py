@@ -25,7 +25,8 @@ What may happen at any moment, and why it is safe:
 - *Ctrl-C in the holder's thread*, between any two steps. A hold is noted with the agenda before its lease is handed
   out; a lease is settled last. What is left unsettled by an interrupted exit is found by its entry (`entries.py`).
 - *A signal handler closes the client*, in a thread that is inside of one of our locks. close() takes none: it leaves a
-  note, and the timekeeper does the rest; the wait for that is bounded.
+  note, and the timekeeper does the rest; the wait for that is bounded. One that releases takes the mutex again in its
+  own thread: what that guards may be interrupted anywhere, and done again.
 - *The collector drops a hold*, in any thread, inside of any lock: it is put on a list, and the timekeeper finds it.
 - *The process is paused.* `look` compares the clock, whoever runs first.
 - *A fork.* The child's copy is marked `inherited` before anything else runs there, and is never used again.
@@ -127,8 +128,6 @@ class Keeper:
         self.renewals: deque[Batch] = deque()
         self.orphans: deque[Orphan] = deque()
         self.wake, self.renew_work, self.release_work, self.news = Latch(), Latch(), Latch(), Latch()
-        # One that its own thread may take again: a signal handler may release, in a thread that is inside of it. What
-        # it guards is made so that it may be interrupted anywhere, and done again.
         self._mutex = RLock()
         self._launch = launch
         self._running: dict[str, Handle] = {}

@@ -47,7 +47,8 @@ class Room:
         self, namespace: str, claim: Claim, queue: bool, wakeup: Wakeup, now: float, clock_us: int, waiting_life: float
     ) -> Answer:
         """Claim, and note whom to wake when it becomes grantable."""
-        self._check_free()
+        if self._inside:
+            self._check_free()
         with self._mutex:
             self._inside = get_ident()
             key = (namespace, claim.resource)
@@ -63,7 +64,8 @@ class Room:
     def renew(self, namespace: str, claims: Iterable[Claim], now: float) -> list[Renewal]:
         """Renew each claim."""
         answers: list[Renewal] = []
-        self._check_free()
+        if self._inside:
+            self._check_free()
         with self._mutex:
             self._inside = get_ident()
             for claim in claims:
@@ -76,7 +78,8 @@ class Room:
 
     def release(self, namespace: str, resource: str, holder: str, keep: float, now: float) -> bool:
         """Release or withdraw."""
-        self._check_free()
+        if self._inside:
+            self._check_free()
         with self._mutex:
             self._inside = get_ident()
             key = (namespace, resource)

@@ -74,7 +74,8 @@ class Database:
         seconds = self._io_timeout if limit is None else min(limit, self._io_timeout)
         give_up = time.monotonic() + seconds
         pause = _PAUSE_LEAST
-        self._check_free()
+        if self._inside:
+            self._check_free()
         while True:
             try:
                 with self._mutex:  # not while it pauses: other threads have an io_timeout of their own
@@ -105,7 +106,8 @@ class Database:
 
         This is the way of every acquire and release of a free resource, so it does as little as it can.
         """
-        self._check_free()
+        if self._inside:
+            self._check_free()
         try:
             with self._mutex:
                 self._inside = get_ident()

@@ -94,7 +94,7 @@ class CaseClient(TappedClient):
                 answer = error
             return (await go_on(engine, acquisition, answer)).token
         except BaseException as error:
-            await engine._abandon(acquisition, None, error)
+            await engine._abandon(acquisition, error)
             raise
 
     async def orphan(self) -> None:

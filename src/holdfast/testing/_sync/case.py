@@ -95,7 +95,7 @@ class CaseClient(TappedClient):
                 answer = error
             return go_on(engine, acquisition, answer).token
         except BaseException as error:
-            engine._abandon(acquisition, None, error)
+            engine._abandon(acquisition, error)
             raise
 
     def orphan(self) -> None:
