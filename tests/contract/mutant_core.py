@@ -436,3 +436,12 @@ def does_not_wait_for_late_renewals(original: Any) -> Any:
         return True
 
     return lengthened
+
+
+@shared("keeper.keeper", "Keeper.lengthened", "lost_lease_is_not_extended")
+def extends_what_is_lost(original: Any) -> Any:
+    def lengthened(keeper: Any, hold: Any) -> bool:
+        hold.shorter = inf
+        return True
+
+    return lengthened

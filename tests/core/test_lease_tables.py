@@ -8,7 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.claim import Claim, Lost, Renewal, Renewed, Unknown
-from holdfast.core.lease import EXITS, TRANSITIONS, Ending, Fact, Hold, Raise, State, outcome_of, why_late
+from holdfast.core.lease import (
+    EXITS,
+    HELD,
+    RELEASED,
+    TRANSITIONS,
+    Ending,
+    Fact,
+    Hold,
+    Raise,
+    State,
+    outcome_of,
+    why_late,
+)
+from holdfast.core.timing import retry_time
 from holdfast.keeper.signals import Latch
 
 LIVE = (State.HELD, State.AT_RISK)
@@ -151,3 +164,13 @@ def test_a_hold_that_is_dropped_is_noted_and_nothing_else_happens() -> None:
     del ended
     hold(inherited)
     assert keeper.dropped == inherited.dropped == []
+
+
+def test_a_retry_after_an_extension_without_an_answer_goes_by_what_the_store_has_confirmed() -> None:
+    """By the longer ttl it would come after the old deadline."""
+    hold = Hold(None, Claim("r", "h", ttl=6.0), 1, 0.0, 5.9, 0, 0.0, inf)
+    hold.state = HELD
+    hold.claim = hold.claim._replace(ttl=600.0)
+    outcome = outcome_of(hold, Unknown(), 1.0, 2.0)
+    assert outcome.due == retry_time(2.0, 6.0)
+    hold.state = RELEASED

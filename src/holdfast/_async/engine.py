@@ -467,6 +467,8 @@ class Engine:
         while not keeper.lengthened(hold) and keeper.look(hold) in LIVE:
             await runtime.sleep(self.clock, self.now() + pause)
             pause = min(0.05, pause * 2)
+        if keeper.look(hold) not in LIVE:
+            return Lost()  # a renewal could still be granted, and nobody would ever release it
         return await self.renew(hold)
 
     # -- who holds, and what people do about it

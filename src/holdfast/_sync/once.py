@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, cast
 
 from ..core.keys import parse_template
-from ..core.names import check_flag, check_name, check_number
+from ..core.names import check_flag, check_keep, check_name
 from ..core.outcome import FORGOTTEN, Outcome, outcome_of, read_outcome
 from ..core.timing import backoff
 from ..errors import LeaseLost, StaleToken, StoreUnavailable, Unsupported
@@ -50,7 +50,7 @@ class Once:
         self._engine = engine
         self._template = template
         self._key = key
-        self._keep = None if keep is None else check_number(keep, "keep", least=1.0)
+        self._keep = check_keep(keep)
         self._wait = check_flag(wait, "wait")
         self._options = options
         Lock(engine, "once", **options)  # checks them now

@@ -10,6 +10,7 @@ renewed and not held, and it counts however late the answer comes.
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING
 
 from ..core import events
@@ -42,9 +43,9 @@ class RateLimit:
                 resource=self.resource,
             )
 
-        if self.per < can.min_ttl:
+        if not can.min_ttl <= self.per <= can.max_ttl:
             raise Unsupported(
-                f"{can.store} keeps claims for {can.min_ttl:g} s at least, so it cannot count in windows of "
+                f"{can.store} keeps claims for {can.min_ttl:g} to {can.max_ttl:g} s, so it cannot count in windows of "
                 f"per={self.per:g}; use sqlite:// or redis://",
                 resource=self.resource,
             )
@@ -96,7 +97,8 @@ class RateLimit:
             answer = engine.store.claim(claim, False)
             if isinstance(answer, Granted):
                 return self._counted(claim, answer.token, started)
-            if timeout is not None and answer.retry_after > max(0.0, started + timeout - engine.now()):
+            left = inf if timeout is None else max(0.0, started + timeout - engine.now())
+            if timeout == 0 or answer.retry_after > left:
                 if engine.stream.observers:
                     engine.emit(events.Busy, claim, _KIND, blocker=answer.blocker.owner if answer.blocker else "")
                 raise self._refused(hits, answer.retry_after)

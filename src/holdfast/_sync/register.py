@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ..core import events
 from ..core.claim import Claim, Record
 from ..core.fence import Fence
-from ..core.names import check_name, check_number, check_value
+from ..core.names import check_keep, check_name, check_value
 from ..core.register import MOST_BYTES, check_fence
 from ..errors import StaleToken, Unsupported
 
@@ -65,7 +65,7 @@ class Register:
         """
         check_value(value, "value", MOST_BYTES)
         check_fence(fence, self._engine.namespace)
-        seconds = None if keep is None else check_number(keep, "keep", least=1.0, rule=" (or None: for ever)")
+        seconds = check_keep(keep)
         self._engine.check_usable()
         try:
             self._engine.store.write(self.name, value, fence, seconds)

@@ -74,8 +74,8 @@ class Hold:
 
     __slots__ = (
         "__weakref__", "cause", "claim", "deadline", "dropped", "due", "granted", "keeper", "kind", "leases",
-        "min_hold", "queued", "ref", "renew_until", "renewing", "shares", "short_until", "shorter", "signal", "state",
-        "strays_until", "thread", "token", "told",
+        "min_hold", "queued", "ref", "renew_until", "renewing", "shares", "short_until", "shorter", "signal", "span",
+        "state", "strays_until", "thread", "token", "told",
     )  # fmt: skip
 
     def __init__(
@@ -107,6 +107,7 @@ class Hold:
         self.renewing = False
         # After an extension: a renewal with this shorter ttl may still arrive; no deadline may count on more.
         self.shorter = inf
+        self.span = claim.ttl  # what the store has confirmed last: after an extension without an answer, not the ttl
         self.short_until = -inf  # until when a renewal that went unanswered may still arrive
         self.cause = ""
         self.dropped = False  # nobody refers to it any more; a `with` that the collector leaves may yet give it back
@@ -172,12 +173,12 @@ def outcome_of(hold: Hold, answer: Renewal, asked: float, now: float) -> Outcome
         return Outcome(Fact.RENEWED, deadline, renew_time(asked, deadline))
     if isinstance(answer, Lost):
         return Outcome(Fact.GONE, deadline, deadline, "the store no longer has the claim")
-    return Outcome(Fact.UNKNOWN, deadline, min(deadline, retry_time(now, hold.claim.ttl)), answer.cause)
+    return Outcome(Fact.UNKNOWN, deadline, min(deadline, retry_time(now, hold.span)), answer.cause)
 
 
 def why_late(hold: Hold, before: State, now: float, blocked: float = 0.0) -> str:
     """Say why a lease has passed its deadline. `blocked`: for how long its event loop has not run."""
-    ttl = hold.claim.ttl
+    ttl = hold.span
     if hold.renew_until == -inf:
         return f"it is not renewed (renew=False), and its ttl of {ttl:g} s has passed"
     if now >= hold.renew_until:

@@ -10,6 +10,7 @@ from typing import NoReturn
 NAME_BYTES = 512
 VALUE_BYTES = 4096
 MIN_TTL = 0.5
+MOST_KEPT = 1e9  # seconds
 MOST_PERMITS = 1_000_000
 
 
@@ -66,6 +67,14 @@ def check_number(value: object, what: str, *, least: float = 0.0, rule: str = ""
     if isfinite(number) and number >= least:
         return number
     raise ValueError(f"{what} must be a finite number of seconds, at least {least:g}{rule}, not {value!r}")
+
+
+def check_keep(keep: object) -> float | None:
+    """Return for how long a value is kept: None, for ever, or seconds that every store can count."""
+    seconds = None if keep is None else check_number(keep, "keep", least=1.0, rule=" (or None: for ever)")
+    if seconds is not None and seconds > MOST_KEPT:
+        raise ValueError(f"keep must be at most {MOST_KEPT:g} s, not {keep!r}; None keeps it for ever")
+    return seconds
 
 
 def check_ttl(ttl: object) -> float:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..core.claim import Renewal, Unknown
 from ..core.lease import LIVE, Fact
+from ..core.timing import LATENESS
 from ..errors import StoreError
 from ..observe.log import logger
 from .threads import Call, Steps, Until
@@ -84,10 +85,13 @@ def _renew(keeper: Keeper, batch: Batch) -> Steps:
         cause = str(error)
         if not isinstance(error, StoreError):
             logger.exception("the store failed to renew")
-    for hold in batch.holds:
-        hold.renewing = False
     if len(answers) != len(holds):
         answers = [Unknown(cause)] * len(holds)
+    for hold, answer in zip(holds, answers, strict=True):
+        if isinstance(answer, Unknown):
+            hold.short_until = keeper.now() + LATENESS  # before it is free for others: see Keeper.lengthened
+    for hold in batch.holds:
+        hold.renewing = False
     keeper.answered(holds, answers, asked)
 
 

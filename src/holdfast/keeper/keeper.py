@@ -307,6 +307,8 @@ class Keeper:
                 hold.due = outcome.due
                 if outcome.fact is Fact.UNKNOWN:
                     hold.short_until = now + LATENESS
+                elif outcome.fact is Fact.RENEWED:
+                    hold.span = min(hold.claim.ttl, hold.shorter)
             if hold.state not in LIVE:
                 continue
             self.agenda.fresh.append(hold.ref)
@@ -326,7 +328,7 @@ class Keeper:
         """Renew a hold with a longer ttl from now on. Until `lengthened` no deadline counts on it."""
         with self._mutex:
             hold.shorter = min(hold.shorter, hold.claim.ttl)  # first: the next renewal may be answered any moment
-            hold.claim = hold.claim._replace(ttl=ttl)
+            hold.claim = hold.claim._replace(ttl=max(ttl, hold.claim.ttl))  # two may do so at the same time
 
     def lengthened(self, hold: Hold) -> bool:
         """Return whether no renewal with a shorter ttl can arrive any more, and let deadlines count on the longer one.

@@ -12,8 +12,9 @@ import pytest
 
 from holdfast.core.claim import Lost
 from holdfast.core.fence import Fence
-from holdfast.errors import LeaseLost
+from holdfast.errors import LeaseLost, StoreUnavailable
 from holdfast.testing._async.runtime import eventually, spawn
+from holdfast.testing._async.tap import unanswered
 from holdfast.testing.clock import ManualClock
 from tests.shell._async.kit import connect, is_free, keeper_passes
 from tests.shell._async.runtime import activities
@@ -280,3 +281,31 @@ async def test_where_claims_share_a_session_one_loss_asks_for_all(name: str, clo
             await keeper_passes(locks, clock, tap)
             assert not long.lost
             await long.release()
+
+
+async def test_an_extension_never_makes_a_lease_shorter_than_another_has_made_it(name: str, clock: ManualClock) -> None:
+    """Two threads may extend at the same time, each after it has looked."""
+    async with connect(name, clock) as locks:
+        lease = await locks.lock("r", ttl=10).acquire()
+        keeper = locks._engine.keeper
+        keeper.lengthen(lease._hold, 40.0)
+        keeper.lengthen(lease._hold, 20.0)
+        assert lease.ttl == 40
+        with pytest.raises(ValueError, match="must not be shorter than the lease, whose ttl is 40 s"):
+            await lease.extend(20)
+        await lease.release()
+
+
+async def test_an_extension_in_an_outage_does_not_put_off_the_renewals(name: str, clock: ManualClock) -> None:
+    async with connect(name, clock) as locks:
+        tap = locks.tap
+        lease = await locks.lock("r", ttl=6).acquire()
+        tap.before["renew"] = unanswered
+        with pytest.raises(StoreUnavailable):
+            await lease.extend(600)
+        tap.heal()
+        renewals = len(tap.renewals)
+        await eventually(lambda: len(tap.renewals) > renewals, lambda: clock.advance(0.05))
+        assert not lease.lost
+        await eventually(lambda: lease.remaining > 500)
+        await lease.release()

@@ -179,6 +179,24 @@ async def extension_without_an_answer_extends_nothing(case: Case) -> None:
 
 
 @law(9, "extend", "driven")
+async def lost_lease_is_not_extended(case: Case) -> None:
+    """A renewal that came in time at the store would hold the resource for the longer time, and nobody would know."""
+    client = await case.client()
+    lease = await client.lock("r", ttl=case.ttl).acquire()
+    gate = Gate()
+    client.tap.before["renew"] = gate.wait
+    await case.advance(case.ttl / 2)
+    await eventually(lambda: gate.arrived == 1)
+    call = case.spawn(lease.extend, _LONGER * case.ttl)
+    await case.until(lambda: call.done)
+    with raises(LeaseLost):
+        await call.join()
+    assert gate.arrived == 1
+    client.tap.heal()
+    gate.open()
+
+
+@law(9, "extend", "driven")
 async def late_renewal_does_not_cut_an_extended_lease_short(case: Case) -> None:
     """A renewal with the old ttl that is under way arrives first: the extension waits for it."""
     client = await case.client()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 import warnings
 from collections import Counter
 from typing import Any, ClassVar
@@ -592,3 +593,44 @@ async def test_renewals_of_strangers_and_waiters_are_lost(rig: Rig) -> None:
     await store.claim(claim(2))
     assert await store.renew([claim(2), claim(3)]) == [LOST, LOST]
     await store.close()
+
+
+async def test_hits_that_are_over_are_forgotten(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody releases them."""
+    monkeypatch.setattr("holdfast.stores.etcd.shared._MANY", 10)
+    async with connect(rig.one_way, io_timeout=10) as locks:
+        limit = locks.rate_limit("r", 100, per=2)
+        store: Any = locks._engine.store
+        for _ in range(25):
+            await limit.hit()
+        assert len(store._claims) >= 25
+        await pause(4.5)
+        for _ in range(25):
+            await limit.hit()
+        assert len(store._claims) <= 30
+
+
+async def test_a_time_that_etcd_cannot_count_is_refused(rig: Rig) -> None:
+    async with connect(rig.one_way, io_timeout=10) as locks:
+        for make in (lambda: locks.lock("r", ttl=1e10), lambda: locks.rate_limit("r", 1, per=1e10)):
+            with pytest.raises(Unsupported, match="1e"):
+                make()
+        lease = await locks.lock("r", ttl=5).acquire()
+        with pytest.raises(Unsupported, match="keeps leases of 1e"):
+            await lease.extend(1e10)
+        await lease.release()
+
+
+async def test_hits_that_do_not_wait_leave_nothing_in_line(rig: Rig) -> None:
+    """However many ask at once, and although the oldest may be over when its time is asked for."""
+    async with connect(rig.one_way, io_timeout=10) as locks:
+        limit = locks.rate_limit("r", 2, per=2)
+        until = time.monotonic() + 5
+
+        async def knock() -> None:
+            while time.monotonic() < until:
+                await limit.try_hit()
+
+        for call in [spawn(knock) for _ in range(10)]:
+            await call.join(30)
+        assert [state.waiters for state in await locks.inspect("r") if state.waiters] == []

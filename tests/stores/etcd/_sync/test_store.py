@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+import time
 import warnings
 from collections import Counter
 from typing import Any, ClassVar
@@ -593,3 +594,44 @@ def test_renewals_of_strangers_and_waiters_are_lost(rig: Rig) -> None:
     store.claim(claim(2))
     assert store.renew([claim(2), claim(3)]) == [LOST, LOST]
     store.close()
+
+
+def test_hits_that_are_over_are_forgotten(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody releases them."""
+    monkeypatch.setattr("holdfast.stores.etcd.shared._MANY", 10)
+    with connect(rig.one_way, io_timeout=10) as locks:
+        limit = locks.rate_limit("r", 100, per=2)
+        store: Any = locks._engine.store
+        for _ in range(25):
+            limit.hit()
+        assert len(store._claims) >= 25
+        pause(4.5)
+        for _ in range(25):
+            limit.hit()
+        assert len(store._claims) <= 30
+
+
+def test_a_time_that_etcd_cannot_count_is_refused(rig: Rig) -> None:
+    with connect(rig.one_way, io_timeout=10) as locks:
+        for make in (lambda: locks.lock("r", ttl=1e10), lambda: locks.rate_limit("r", 1, per=1e10)):
+            with pytest.raises(Unsupported, match="1e"):
+                make()
+        lease = locks.lock("r", ttl=5).acquire()
+        with pytest.raises(Unsupported, match="keeps leases of 1e"):
+            lease.extend(1e10)
+        lease.release()
+
+
+def test_hits_that_do_not_wait_leave_nothing_in_line(rig: Rig) -> None:
+    """However many ask at once, and although the oldest may be over when its time is asked for."""
+    with connect(rig.one_way, io_timeout=10) as locks:
+        limit = locks.rate_limit("r", 2, per=2)
+        until = time.monotonic() + 5
+
+        def knock() -> None:
+            while time.monotonic() < until:
+                limit.try_hit()
+
+        for call in [spawn(knock) for _ in range(10)]:
+            call.join(30)
+        assert [state.waiters for state in locks.inspect("r") if state.waiters] == []

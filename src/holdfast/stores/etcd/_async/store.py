@@ -79,6 +79,7 @@ _CAPABILITIES = Capabilities(
     unfair=False,  # a token is fixed when a claim comes, so nobody may overtake
     herd=True,  # of shared claims: they notice any change ahead
     session=True,
+    max_ttl=1e9,  # etcd refuses more than nine times that, and what does not fit its numbers is cut off
     min_ttl=2.0,  # of a cluster with the usual election timeout
     lag=1.0,  # etcd looks for leases that have run out every half second
 )
@@ -121,6 +122,7 @@ class EtcdStore:
         exchange = self._cluster.exchange()
         local = self._claims.get(claim.holder)
         if local is None:
+            self._shared.forget_lapsed(asked - self.capabilities.lag)
             local = self._claims[claim.holder] = LocalClaim(claim, self._space.claim(claim.resource, claim.holder))
         elif local.granted:
             left = local.under.left(asked) if local.under is not None else 0.0
