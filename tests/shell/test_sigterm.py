@@ -18,20 +18,23 @@ from tests.shell.script import start
 pytestmark = pytest.mark.slow
 
 PROGRAM = """
-    import asyncio, signal, sys, time
+    import asyncio, os, signal, sys, time
     import holdfast, holdfast.aio
 
     {prepare}
+    def holds():
+        os.write(1, b"holds\\n")  # not print: a handler that prints may strike in the middle
+        while True:
+            time.sleep(0.02)  # not at one stroke: a signal that comes just before would not end it
+
     def blocking(locks):
         with locks.lock("r", ttl=60):
-            print("holds", flush=True)
-            time.sleep(60)
+            holds()
 
     async def asynchronous():
         async with holdfast.aio.connect(sys.argv[1]) as locks:
             async with locks.lock("r", ttl=60):
-                print("holds", flush=True)
-                time.sleep(60)  # not even the loop runs
+                holds()  # not even the loop runs
 
     locks = holdfast.connect(sys.argv[1])
     {how}

@@ -55,7 +55,7 @@ class Register:
     def write(self, value: str, *, fence: Fence, keep: float | None = None) -> None:
         """Set the value, durably.
 
-        value: a str of at most 256 KiB in UTF-8.
+        value: a str of at most 256 KiB in UTF-8; control characters but tab and line breaks count six-fold.
         fence: `lease.fence` of the lock that the register belongs to. The same one may write many times.
         keep: seconds after which the value is forgotten, at least 1; None keeps it for ever.
 

@@ -49,8 +49,12 @@ def check_value(value: object, what: str, most: int = VALUE_BYTES) -> str:
         size = len(value.encode())
     except UnicodeEncodeError:
         raise ValueError(f"{what} {_short(value)!r} cannot be encoded as UTF-8 (a lone surrogate?)") from None
+    counted = ""
+    if size <= most < size * 6:  # as some stores write them, control characters take six bytes
+        controls = sum(char < " " and char not in "\t\n\r" for char in value)
+        size, counted = size + 5 * controls, " (6 for a control character)" if controls else ""
     if size > most:
-        raise ValueError(f"{what} {_short(value)!r} has {size} UTF-8 bytes; at most {most} are allowed")
+        raise ValueError(f"{what} {_short(value)!r} has {size} UTF-8 bytes{counted}; at most {most} are allowed")
     return value
 
 

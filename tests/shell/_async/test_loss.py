@@ -225,7 +225,7 @@ async def test_an_answer_after_the_release_changes_nothing(name: str, clock: Man
         gate.open()
         await keeper_passes(locks, clock, tap)
         assert lease.state == "released"
-        assert kinds(event for event in events if event.resource == "r") == ["Acquired", "Released"]
+    assert kinds(event for event in events if event.resource == "r") == ["Acquired", "Released"]  # all was told
 
 
 def raising(lease: Lease) -> None:

@@ -224,7 +224,7 @@ def test_an_answer_after_the_release_changes_nothing(name: str, clock: ManualClo
         gate.open()
         keeper_passes(locks, clock, tap)
         assert lease.state == "released"
-        assert kinds(event for event in events if event.resource == "r") == ["Acquired", "Released"]
+    assert kinds(event for event in events if event.resource == "r") == ["Acquired", "Released"]  # all was told
 
 
 def raising(lease: Lease) -> None:

@@ -44,7 +44,7 @@ async def test_free_resource(nodes: RedlockServers, warm: bool):
 async def test_resource_that_another_holds(nodes: RedlockServers):
     async with connect(nodes.url, io_timeout=20) as holder, connect(nodes.url, io_timeout=20) as client:
         async with holder.lock("r", ttl=60):
-            mine = holders(nodes)[0]
+            mine = next(filter(None, holders(nodes)))  # the first node may be late
             for point in range(12):
                 assert await cancelled_at(point, lambda: take(client), patience=0.5)
                 await eventually(lambda: left_behind(nodes, mine) == [])

@@ -126,14 +126,16 @@ async def value_that_a_register_cannot_keep_is_refused(case: Case) -> None:
     client, other = await case.client(), await case.client()
     async with client.lock("r", ttl=60) as lease:
         register = client.register("k")
-        for value in ("x" * MOST_BYTES, "ü" * (MOST_BYTES // 2)):
+        for value in ("x" * MOST_BYTES, "ü" * (MOST_BYTES // 2), "\0" * (MOST_BYTES // 6), "\n" * MOST_BYTES):
             await register.write(value, fence=lease.fence)
             assert await other.register("k").read() == Record(value, lease.token)
+        with raises(ValueError) as caught:
+            await register.write("\0" * (MOST_BYTES // 6 + 1), fence=lease.fence)
         with raises(ValueError) as caught:
             await register.write("ü" * (MOST_BYTES // 2) + "x", fence=lease.fence)
         assert f"{MOST_BYTES + 1} UTF-8 bytes" in caught.message
         for fence in (lease.fence._replace(namespace="another"), lease.token, None):
             with raises(ValueError):
                 await register.write("v", fence=fence)  # type: ignore[arg-type]
-        assert client.tap.count("write") == 2
+        assert client.tap.count("write") == 4
     assert await register.read() == Record(value, lease.token)
