@@ -150,32 +150,32 @@ HELD = Op("claim", "a", 1, LONG, 0)
 WRONG = {
     "grants the same again": (
         "CLAIM",
-        ("if ballot <= node.counter then return refuse", "if ballot < node.counter then return refuse"),
+        ("elseif ballot <= counter then", "elseif ballot < counter then"),
         [HELD, Op("release", "a", 1, 0, 0), Op("claim", "b", 1, LONG, 0)],
     ),
     "renews what is broken": (
         "RENEW",
-        ("if not node.broken then", "node.broken = false\n    if not node.broken then"),
+        ("if not broken then", "broken = false\n    if not broken then"),
         [HELD, Op("evict", "a", 1, 0, 0), Op("renew", "a", 1, LONG, 0)],
     ),
     "cuts a renewal short": (
         "RENEW",
-        ("math.max(node.expires, now + tonumber(ARGV[3 * n]))", "now + tonumber(ARGV[3 * n])"),
+        ("math.max(expires, now + tonumber(ARGV[3 * n]))", "now + tonumber(ARGV[3 * n])"),
         [HELD, Op("renew", "a", 1, LONG // 2, 0)],
     ),
     "breaks whoever holds": (
         "EVICT",
-        ("node.holder == holder and node.ballot == ballot", "true"),
+        ("by == holder and granted == ballot", "true"),
         [HELD, Op("evict", "b", 1, 0, 0), Op("renew", "a", 1, LONG, 0)],
     ),
     "lets what is broken come late": (
         "EVICT",
-        ("elseif pass(node, ballot) then", "elseif false then"),
+        ("elseif reached ~= counter then", "elseif false then"),
         [Op("evict", "a", 1, 0, 0), HELD],
     ),
     "forgets the mark when somebody waits": (
         "CLAIM",
-        ("(node.broken and '!' or '')", "''"),
+        ("(broken and '!' or '')", "''"),
         [HELD, Op("evict", "a", 1, 0, 0), Op("claim", "b", 2, LONG, LONG), Op("renew", "a", 1, LONG, 0)],
     ),
 }

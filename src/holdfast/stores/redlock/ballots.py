@@ -15,7 +15,7 @@ _KINDS = {int(kind): kind for kind in Kind}
 def read_votes(replies: Iterable[Any]) -> Votes:
     """Turn the replies to a proposal into votes."""
     return [
-        None if reply is None else Vote(_KINDS[reply[0]], *reply[1:6])._replace(owner=_read_facts(reply[6])[0])
+        None if reply is None else Vote._make((_KINDS[reply[0]], *reply[1:6], _read_facts(reply[6])[0]))
         for reply in replies
     ]
 

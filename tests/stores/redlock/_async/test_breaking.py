@@ -282,7 +282,7 @@ async def test_late_copy_of_a_break_does_not_touch_a_later_grant(nodes: RedlockS
 
 @pytest.mark.control
 async def test_late_copy_that_named_no_ballot_would_end_a_later_grant(nodes: RedlockServers):
-    named = {RELEASE: "node.ballot <= ballot", EVICT: "node.ballot == ballot"}
+    named = {RELEASE: "granted <= ballot", EVICT: "granted == ballot"}
     async with stores(nodes) as (mine, _):
         await held(mine, nodes)
         early = ballot(nodes.nodes[0]) - 1
@@ -320,7 +320,7 @@ async def test_late_renewal_with_a_shorter_ttl_does_not_cut_a_longer_one_short(n
             assert node.call("EVAL", RENEW.source, 1, KEY, *late)[1] == 1
         assert min(ends(nodes)) > time.time() + 30
         # The control: a renewal that sets the end does.
-        wrong = RENEW.source.replace("math.max(node.expires, now + tonumber(ARGV[3 * n]))", "now + ARGV[3 * n]")
+        wrong = RENEW.source.replace("math.max(expires, now + tonumber(ARGV[3 * n]))", "now + ARGV[3 * n]")
         assert wrong != RENEW.source
         for node in nodes.nodes:
             node.call("EVAL", wrong, 1, KEY, *late)

@@ -76,23 +76,30 @@ class Connection:
 
         Raises: StoreUnavailable; StoreError if the certificates cannot be used.
         """
+        self.send_packed(b"".join(map(pack, commands)), len(commands), until)
+
+    def send_packed(self, data: bytes, count: int, until: float | None = None) -> None:
+        """Write that many commands, as `pack` gives them: whoever asks several servers packs once. See `send`."""
         self.until = monotonic() + self.timeout if until is None else until
         try:
             if self._socket is None:
                 self._open()
-            self.owed += len(commands)
-            self._write(pack(commands[0]) if len(commands) == 1 else b"".join(map(pack, commands)))
+            self.owed += count
+            if data:
+                self._write(data)
         except BaseException as error:
             self._fail(error)
             raise
 
-    def receive(self) -> Any:
-        """Read one reply of what was sent.
+    def receive(self, *, ready: bool = False) -> Any:
+        """Read one reply of what was sent. `ready`: select has said that there is something to read.
 
         Raises: ReplyError if the server refused that command, and the connection goes on; StoreUnavailable; StoreError
         if it refused the login.
         """
         try:
+            if ready and self._plain and not self._reader.has_data():
+                self._take()
             reply = self._read()
         except BaseException as error:
             self._fail(error)
@@ -237,6 +244,13 @@ class Connection:
             self._greets -= 1
             if isinstance(reply, ReplyError):
                 raise self.access.explain(reply, self.endpoint)
+
+    def _take(self) -> None:
+        """Take what is there, without asking the kernel first whether there is something."""
+        try:
+            self._reader.feed(self._socket.recv(_CHUNK) or self._ended())
+        except BlockingIOError:  # the kernel was wrong about that
+            pass
 
     def _receive(self) -> bytes:
         """Return what comes next.

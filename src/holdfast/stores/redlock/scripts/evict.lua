@@ -2,13 +2,13 @@
 -- ARGV: holder, ballot. Returns how long it stays taken (0: it is not here), clock.
 -- include node.lua
 local key, holder, ballot = KEYS[1], ARGV[1], tonumber(ARGV[2])
-local node = read(key)
-if node.err then return node end
-local left = 0
-if node.ballot > 0 and node.holder == holder and node.ballot == ballot then
-  node.broken, left = true, node.expires - now
-  write(key, node)
-elseif pass(node, ballot) then -- else a proposal that comes late would bring it here, to be renewed
-  write(key, node)
+local counter, granted, expires, line, by, facts, broken = read(key)
+if not counter then return granted end
+local left, reached = 0, passed(counter, ballot)
+if granted > 0 and by == holder and granted == ballot then
+  left = expires - now
+  write(key, counter, granted, expires, line, by, facts, true)
+elseif reached ~= counter then -- else a proposal that comes late would bring it here, to be renewed
+  write(key, reached, granted, expires, line, by, facts, broken)
 end
 return {left, now}

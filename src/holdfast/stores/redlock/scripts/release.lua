@@ -3,27 +3,28 @@
 -- Returns whether there was anything, clock.
 -- include node.lua
 local key, holder, ballot, stay = KEYS[1], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local node = read(key)
-if node.err then return node end
+local counter, granted, expires, line, by, facts, broken = read(key)
+if not counter then return granted end
 local had, changed = false, false
 
 if stay > 0 then
   wait_in_line(key, holder, stay, ARGV[4], ARGV[5])
-  node.line, changed = true, true
-elseif node.line then
+  line, changed = true, true
+elseif line then
   had = leave_line(key, holder)
 end
-if node.ballot > 0 and node.holder == holder and node.ballot <= ballot then
-  node.ballot, node.expires, node.holder, node.facts, node.broken = 0, 0, '', '', false
+if granted > 0 and by == holder and granted <= ballot then
+  granted, expires, by, facts, broken = 0, 0, '', '', false
   had, changed = true, true
 end
 -- A proposal that this release has overtaken must not become a ghost.
-changed = pass(node, ballot) or changed
+local reached = passed(counter, ballot)
+changed = changed or reached ~= counter
 
-while node.line and stay == 0 and node.ballot == 0 do
+while line and stay == 0 and granted == 0 do
   local first = redis.call('ZRANGE', key .. ':line', 0, 0)[1]
   if not first then
-    node.line, changed = false, true
+    line, changed = false, true
     break
   end
   local ends, channel = place_of(key, first)
@@ -33,5 +34,5 @@ while node.line and stay == 0 and node.ballot == 0 do
   end
   leave_line(key, first)
 end
-if changed then write(key, node) end
+if changed then write(key, reached, granted, expires, line, by, facts, broken) end
 return {had and 1 or 0, now}

@@ -4,16 +4,15 @@
 -- include node.lua
 local answers = {now}
 for n, key in ipairs(KEYS) do
-  local node = read(key)
-  if node.err then
-    answers[n + 1] = node -- of this one alone
-  elseif node.ballot > 0 and node.holder == ARGV[3 * n - 2] and node.ballot == tonumber(ARGV[3 * n - 1]) then
-    if not node.broken then
+  local counter, ballot, expires, line, by, facts, broken = read(key)
+  if not counter then
+    answers[n + 1] = ballot -- the error, of this one alone
+  elseif ballot > 0 and by == ARGV[3 * n - 2] and ballot == tonumber(ARGV[3 * n - 1]) then
+    if not broken then
       -- Never nearer: this may be a late copy, and the holder has since asked for more.
-      node.expires = math.max(node.expires, now + tonumber(ARGV[3 * n]))
-      write(key, node)
+      write(key, counter, ballot, math.max(expires, now + tonumber(ARGV[3 * n])), line, by, facts, false)
     end
-    answers[n + 1] = node.broken and 2 or 1
+    answers[n + 1] = broken and 2 or 1
   else
     answers[n + 1] = 0
   end

@@ -4,12 +4,13 @@
 -- include node.lua
 local found = {}
 for n, key in ipairs(KEYS) do
-  local node, line = read(key), {}
-  if node.err then return node end
+  local counter, ballot, expires, _, holder, facts, broken = read(key)
+  if not counter then return ballot end
+  local line = {}
   for _, name in ipairs(redis.call('ZRANGE', key .. ':line', 0, -1)) do
-    local ends, _, facts = place_of(key, name)
-    if ends > now then line[#line + 1] = {name, ends - now, facts} end
+    local ends, _, place = place_of(key, name)
+    if ends > now then line[#line + 1] = {name, ends - now, place} end
   end
-  found[n] = {node.counter, node.holder, node.ballot, math.max(0, node.expires - now), node.facts, line, node.broken and 1 or 0}
+  found[n] = {counter, holder, ballot, math.max(0, expires - now), facts, line, broken and 1 or 0}
 end
 return found
