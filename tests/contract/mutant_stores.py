@@ -45,7 +45,7 @@ class Asking(NamedTuple):
     namespace: str
     claim: Claim
     queue: bool
-    wakeup: Wakeup
+    wakeup: Callable[[], Wakeup]
     now: float
     clock_us: int
     waiting_life: float

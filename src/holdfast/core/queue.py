@@ -136,9 +136,13 @@ class Queue:
 
     def sweep(self, now: float) -> tuple[Entry, ...]:
         """Forget what has expired, and return it."""
+        for entry in self.entries:  # most queues have one claim, or none
+            if entry.expires <= now:
+                break
+        else:
+            return ()
         gone = tuple(e for e in self.entries if e.expires <= now)
-        if gone:
-            self.entries = [e for e in self.entries if e.expires > now]
+        self.entries = [e for e in self.entries if e.expires > now]
         return gone
 
     def evict(self, holder: str, now: float, at_once: bool = False) -> Step:

@@ -44,22 +44,30 @@ class Room:
             raise StoreUnavailable("memory:// was used in a signal handler that has interrupted its use")
 
     def claim(
-        self, namespace: str, claim: Claim, queue: bool, wakeup: Wakeup, now: float, clock_us: int, waiting_life: float
+        self,
+        namespace: str,
+        claim: Claim,
+        queue: bool,
+        wakeup: Callable[[], Wakeup],
+        now: float,
+        clock_us: int,
+        waiting_life: float,
     ) -> Answer:
-        """Claim, and note whom to wake when it becomes grantable."""
+        """Claim, and note whom to wake when it becomes grantable: what `wakeup` returns, if it has to wait."""
         if self._inside:
             self._check_free()
         with self._mutex:
             self._inside = get_ident()
             key = (namespace, claim.resource)
             step = self._step(key, self._queue(key).claim(claim, now, clock_us, waiting_life, queue=queue))
-            assert isinstance(step.answer, Granted | Waiting)
-            if isinstance(step.answer, Waiting) and queue:
-                self._wakeups[claim.holder] = wakeup
-            else:
+            answer = step.answer
+            if type(answer) is Waiting and queue:
+                self._wakeups[claim.holder] = wakeup()
+            elif self._wakeups:
                 self._wakeups.pop(claim.holder, None)
             self._inside = 0
-        return step.answer
+        assert type(answer) is Granted or type(answer) is Waiting
+        return answer
 
     def renew(self, namespace: str, claims: Iterable[Claim], now: float) -> list[Renewal]:
         """Renew each claim."""
@@ -151,7 +159,8 @@ class Room:
         queue = self._queues[key]
         if not queue.entries:
             # Tokens go on rising from the floor, so that unused resources cost nothing.
-            self._floor = max(self._floor, queue.counter)
+            if queue.counter > self._floor:
+                self._floor = queue.counter
             del self._queues[key]
         return step
 

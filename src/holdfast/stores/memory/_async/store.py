@@ -7,7 +7,7 @@ from math import inf
 
 from ...._async import runtime
 from ...._clock import Clock
-from ....core.claim import Answer, Claim, Evicted, Record, Renewal, ResourceState, Waiting, changed, find
+from ....core.claim import Answer, Claim, Evicted, Granted, Record, Renewal, ResourceState, Waiting, changed, find
 from ....core.fence import Fence
 from ....core.promises import KEEPS_ALL, Capabilities, Fault, Scope
 from ....core.urls import StoreURL
@@ -45,18 +45,18 @@ class MemoryStore:
 
     async def claim(self, claim: Claim, queue: bool = True) -> Answer:
         """See Store."""
-        wakeup = self._wakeups.get(claim.holder)
-        if wakeup is None:
-            wakeup = runtime.Signal()
-        wakeup.clear()
-        clock = self._clock
+        clock, wakeups = self._clock, self._wakeups
+
+        def wakeup() -> runtime.Signal:
+            signal = wakeups.setdefault(claim.holder, runtime.Signal())
+            signal.clear()  # nobody can set it meanwhile: that takes the lock of the room
+            return signal
+
         answer = self._room.claim(
             self._namespace, claim, queue, wakeup, clock.now(), clock.wall_ns() // 1000, self.capabilities.waiting_life
         )
-        if isinstance(answer, Waiting) and queue:
-            self._wakeups[claim.holder] = wakeup
-        else:
-            self._wakeups.pop(claim.holder, None)
+        if wakeups and (type(answer) is Granted or not queue):
+            wakeups.pop(claim.holder, None)
         return answer
 
     async def wait(self, claim: Claim, waiting: Waiting, until: float) -> None:
