@@ -63,7 +63,7 @@ def parse(data: bytes) -> Fields:
     found: Fields = {}
     at, end = 0, len(data)
     while at < end:
-        # Most tags, lengths and numbers have one byte: what a call for each would cost is a third of all this.
+        # Most tags and lengths have one byte: what a call for each would cost is a third of all this.
         tag = data[at]
         at += 1
         if tag > 0x7F:
@@ -75,8 +75,14 @@ def parse(data: bytes) -> Fields:
         if kind == _VARINT:
             value, at = _varint(data, at)
         elif kind == _BYTES:
-            size, at = _varint(data, at)
-            value, at = _slice(data, at, size)
+            if at < end and (size := data[at]) < 0x80:
+                at += 1
+            else:
+                size, at = _varint(data, at)
+            if size > end - at:
+                raise WireError(f"{size} bytes are announced at byte {at}, and {end - at} are there")
+            value = data[at : at + size]
+            at += size
         elif kind in (_FIXED64, _FIXED32):  # our messages have none: skipped, like everything unknown
             _, at = _slice(data, at, 8 if kind == _FIXED64 else 4)
             continue
