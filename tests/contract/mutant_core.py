@@ -313,8 +313,9 @@ def starts_its_threads_at_once(original: Any) -> Any:
 
 @shared("keeper.activities", "_give_back", "close_releases_what_is_held", "client_is_a_context_manager")
 def leaves_everything_behind(original: Any) -> Any:
-    def give_back(keeper: Keeper, hold: Hold) -> Any:
-        keeper.take_away(hold)
+    def give_back(keeper: Keeper, holds: list[Hold]) -> Any:
+        for hold in holds:
+            keeper.take_away(hold)
         yield from ()
 
     return give_back

@@ -156,15 +156,15 @@ def _end(keeper: Keeper) -> Steps:
     """Give everything back, as far as the time allows, and end all activities."""
     try:
         keeper.attend()
+        held: list[Hold] = []
         for hold in keeper.agenda.holds():
             if hold.renew_until == -inf:
                 keeper.record(hold, Fact.RELEASED)  # a detached claim ends at its expiry, not with its client
-            elif _may_go_on(keeper):
-                yield from _give_back(keeper, hold)
-            elif keeper.take_away(hold):
-                logger.warning(
-                    "%r (token %d) was not released within close(); it ends at its ttl", hold.claim.resource, hold.token
-                )
+            else:
+                held.append(hold)
+        most = keeper.side.most_at_once
+        for start in range(0, len(held), most):
+            yield from _give_back(keeper, held[start : start + most])
         while keeper.half_released() and keeper.real_now() < keeper.end_by:
             yield Until(keeper.wake, keeper.now() + _SOON)
         for orphan in dict.fromkeys((*keeper.orphans, *keeper.agenda.orphans())):
@@ -196,15 +196,30 @@ def _note_silence(keeper: Keeper) -> None:
     keeper.unanswered = keeper.real_now() >= keeper.end_by
 
 
-def _give_back(keeper: Keeper, hold: Hold) -> Steps:
-    if not keeper.take_away(hold):
+def _give_back(keeper: Keeper, holds: list[Hold]) -> Steps:
+    """Release these in one go, or one alone."""
+    in_time = _may_go_on(keeper)
+    taken = [hold for hold in holds if keeper.take_away(hold)]
+    if not in_time:
+        for hold in taken:
+            logger.warning(
+                "%r (token %d) was not released within close(); it ends at its ttl", hold.claim.resource, hold.token
+            )
         return
+    claims = [(hold.claim.resource, hold.claim.holder, keeper.keep(hold)) for hold in taken]
+    answers: list[bool | StoreError] = []
     try:
-        had = yield Call("release", (hold.claim.resource, hold.claim.holder, keeper.keep(hold)))
+        if len(claims) > 1:
+            answers = yield Call("release_many", (claims,))
+        elif claims:
+            answers.append((yield Call("release", claims[0])))
     except Exception as error:  # one that fails must not keep the others
-        _note_silence(keeper)
-        keeper.unreleased(hold, str(error))
         if not isinstance(error, StoreError):
-            logger.exception("%r could not be released", hold.claim.resource)
-    else:
-        keeper.released(hold, had)
+            logger.exception("%d claims could not be released", len(claims))
+        answers = [StoreError(str(error))] * len(claims)
+    for hold, answer in zip(taken, answers, strict=True):
+        if isinstance(answer, StoreError):
+            _note_silence(keeper)
+            keeper.unreleased(hold, str(answer))
+        else:
+            keeper.released(hold, answer)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ..core.claim import Claim, Renewal
 from ..core.promises import Capabilities
-from ..errors import StoreUnavailable
+from ..errors import StoreError, StoreUnavailable
 
 
 class Blocking(Protocol):
@@ -44,17 +44,35 @@ class Blocking(Protocol):
         ...
 
 
+# Resource, holder, and how many seconds it stays taken.
+Release = tuple[str, str, float]
+MOST_AT_ONCE = 500
+
+
+class BlockingMany(Blocking, Protocol):
+    """What a side may have besides: without it claims are released one by one when a client is closed."""
+
+    def release_many(self, claims: Sequence[Release], /) -> list[bool | StoreError]:
+        """Release claims, as few round trips as possible; an answer or an error for each, in order.
+
+        claims: those to end; at most `MOST_AT_ONCE`.
+        """
+        ...
+
+
 class Side(NamedTuple):
     """A blocking side that is made of functions.
 
     renew, release, close: as `Blocking` has them.
     ready: opens what can be opened before it is needed; by default there is nothing to open.
+    release_many: as `BlockingMany` has it, for a store that has it.
     """
 
     renew: Callable[[Sequence[Claim], float], list[Renewal]]
     release: Callable[[str, str, float], bool]
     close: Callable[[], None]
     ready: Callable[[], object] = bool
+    release_many: Callable[[Sequence[Release]], list[bool | StoreError]] | None = None
 
 
 class Store(Protocol):
@@ -82,6 +100,14 @@ class StoreSide:
         self._calling: dict[int, None] = {}  # the threads that are in a call of it
         self._leaving = False  # nobody may call it any more
         self.made: Blocking | None = None
+
+    @property
+    def most_at_once(self) -> int:
+        """How many claims it releases in one call."""
+        try:
+            return MOST_AT_ONCE if getattr(self.make(), "release_many", None) is not None else 1
+        except StoreError:  # it could not be made, and says so again when it is called
+            return 1
 
     def make(self) -> Blocking:
         """Return it; it is made by the first who asks."""
