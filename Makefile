@@ -68,7 +68,7 @@ pythons: $(READY) ## run the tests on every other Python (3.11 to 3.14) of this 
 		echo "==> Python $$version: found; all tests"; \
 		venv=.venv-$$version; \
 		{ [ -x $$venv/bin/pip ] || "$$python" -m venv --clear $$venv; } \
-		&& $$venv/bin/python $(PIP) --editable '.[cli,redis,etcd,dev]' \
+		&& $$venv/bin/python $(PIP) --editable '.[cli,redis,etcd,zookeeper,dev]' \
 		&& $$venv/bin/python -m pytest --quiet \
 		|| failed="$$failed $$version"; \
 	done; \
@@ -90,7 +90,7 @@ $(READY): pyproject.toml
 		echo "Name a newer one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	@echo "==> environment: $(VENV), from $$($(PYTHON) --version) (once, and when pyproject.toml changes)"
 	@[ -x $(BIN)/pip ] || $(PYTHON) -m venv --clear $(VENV)
-	@$(BIN)/python $(PIP) --editable '.[cli,redis,etcd,dev]'
+	@$(BIN)/python $(PIP) --editable '.[cli,redis,etcd,zookeeper,dev]'
 	@touch $@
 
 $(BENCH): $(READY)

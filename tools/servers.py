@@ -10,17 +10,19 @@ import shutil
 import subprocess
 import sys
 
-# The program, the Debian package that has it, and what cannot be tested without it.
+# The program or jar, the Debian package that has it, and what cannot be tested without it.
 SERVERS = (
     ("redis-server", "redis-server", "redis:// and redlock://"),
     ("etcd", "etcd-server", "etcd://"),
+    ("java", "default-jre-headless", "zookeeper://"),
+    ("zookeeper.jar", "zookeeper", "zookeeper://"),
 )
-_PATH = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/bin"))
+_PATH = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/bin", "/usr/share/java"))
 
 
 def missing() -> list[tuple[str, str, str]]:
     """Return the servers that this machine does not have."""
-    return [server for server in SERVERS if shutil.which(server[0], path=_PATH) is None]
+    return [server for server in SERVERS if shutil.which(server[0], os.F_OK, _PATH) is None]  # F_OK: nobody runs a jar
 
 
 def install(packages: list[str]) -> None:

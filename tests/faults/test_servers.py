@@ -15,6 +15,7 @@ from holdfast.testing.servers.etcd import EtcdCluster
 from holdfast.testing.servers.ports import Ports
 from holdfast.testing.servers.redis import RedisCluster, RedisServer, SentinelGroup
 from holdfast.testing.servers.redlock import RedlockServers
+from holdfast.testing.servers.zookeeper import ZooKeeperEnsemble
 from tests.servers import needed
 
 FEW = (10_000, 10_040)
@@ -71,7 +72,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Server]:
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("group", [RedlockServers, RedisCluster, SentinelGroup, EtcdCluster])
+@pytest.mark.parametrize("group", [RedlockServers, RedisCluster, SentinelGroup, EtcdCluster, ZooKeeperEnsemble])
 def test_a_group_that_does_not_start_leaves_nothing_running(group: Callable[[], Any], started: list[Server]) -> None:
     with pytest.raises(AssertionError, match="has ended"):
         with needed(group):

@@ -23,7 +23,7 @@ def programs(folder: Path, *names: str) -> str:
 
 
 def test_nothing_is_said_when_all_are_there(tmp_path):
-    done = run(programs(tmp_path, "redis-server", "etcd"), CI="true")
+    done = run(programs(tmp_path, "redis-server", "etcd", "java", "zookeeper.jar"), CI="true")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 

@@ -114,7 +114,7 @@ class Proxy:
             _reset(writer)
             return
         try:
-            server_reader, server_writer = await asyncio.open_connection(*self._target)
+            server_reader, server_writer = await self._reach()
         except OSError:
             _reset(writer)
             return
@@ -131,6 +131,13 @@ class Proxy:
             self._forgotten.discard(pair)
             for end in pair:
                 end.transport.abort()
+
+    async def _reach(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection(*self._target)
+        if self.refuse:  # it was set meanwhile, and a reset() after it could not see this connection
+            _reset(writer)
+            raise ConnectionAbortedError
+        return reader, writer
 
     async def _carry(
         self,
@@ -183,6 +190,19 @@ class Proxy:
         for pair in list(self._live):
             for end in pair:
                 _reset(end)
+
+
+class Again(asyncio.StreamReader):
+    """A stream whose beginning has been read, and is read again: for a proxy that looks who comes."""
+
+    def __init__(self, rest: asyncio.StreamReader, head: bytes) -> None:
+        super().__init__()
+        self._rest = rest
+        self._head = head
+
+    async def read(self, n: int = -1) -> bytes:
+        head, self._head = self._head, b""
+        return head or await self._rest.read(n)
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import ssl
-import subprocess
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -14,8 +12,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from .._sync.runtime import eventually
-from ..faults.proxy import Proxy
-from . import START_SECONDS, Server, find, free_port
+from ..faults.proxy import Again, Proxy
+from . import START_SECONDS, Server, free_port
+from .certificates import AUTHORITY, CERTIFICATE, KEY, make_certificates, trust
 from .ports import PORTS
 
 
@@ -29,7 +28,7 @@ class EtcdServer(Server):
         self.name = name
         self.tls = tls
         if tls:
-            self._make_certificates()
+            make_certificates(self.folder)
         self.arguments = arguments
         self.peer_port = free_port()
         self.peers = {name: self.peer_port}  # by name, the port under which the others reach it
@@ -38,20 +37,8 @@ class EtcdServer(Server):
     def url(self) -> str:
         """Where clients connect."""
         if self.tls:
-            return f"etcds://127.0.0.1:{self.port}?ca={self._certificate}"
+            return f"etcds://127.0.0.1:{self.port}?ca={self.folder / AUTHORITY}"
         return f"etcd://127.0.0.1:{self.port}"
-
-    @property
-    def _certificate(self) -> str:
-        return str(self.folder / "ca.pem")
-
-    def _make_certificates(self) -> None:
-        """Make an authority and, signed by it, what the server shows."""
-        make = [find("openssl"), "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
-        server = ["-CA", "ca.pem", "-CAkey", "ca.key", "-addext", "subjectAltName=IP:127.0.0.1"]
-        for name, more in (("ca", []), ("server", [*server, "-addext", "basicConstraints=critical,CA:FALSE"])):
-            files = ["-subj", f"/CN=holdfast {name}", "-days", "2", "-keyout", f"{name}.key", "-out", f"{name}.pem"]
-            subprocess.run([*make, *more, *files], cwd=self.folder, check=True, capture_output=True)
 
     @property
     def _http(self) -> str:
@@ -66,7 +53,7 @@ class EtcdServer(Server):
             "--listen-client-urls", client, "--advertise-client-urls", client,
             "--listen-peer-urls", peer, "--initial-advertise-peer-urls", f"http://127.0.0.1:{self.peers[self.name]}",
             "--initial-cluster", cluster, "--heartbeat-interval", "50", "--election-timeout", "650",
-            *(["--cert-file", "server.pem", "--key-file", "server.key"] if self.tls else []), *self.arguments,
+            *(["--cert-file", CERTIFICATE, "--key-file", KEY] if self.tls else []), *self.arguments,
         ]  # fmt: skip
 
     def close(self) -> None:
@@ -86,11 +73,8 @@ class EtcdServer(Server):
         return self._open(f"/v3/{path}", json.dumps(facts).encode())
 
     def _open(self, path: str, data: bytes | None = None) -> dict[str, Any]:
-        trust = None
-        if self.tls:
-            trust = ssl.create_default_context(cafile=self._certificate)
-            trust.verify_flags &= ~ssl.VERIFY_X509_STRICT  # from Python 3.13 on; our authority is a plain one
-        with urllib.request.urlopen(self._http + path, data, timeout=10.0, context=trust) as reply:
+        context = trust(self.folder) if self.tls else None
+        with urllib.request.urlopen(self._http + path, data, timeout=10.0, context=context) as reply:
             found = json.load(reply)
             assert isinstance(found, dict)
             return found
@@ -211,17 +195,4 @@ class PeerProxy(Proxy):
         if named is not None and named[1] in self.banned:
             writer.transport.abort()
             return
-        await super()._accept(_Again(reader, head), writer)
-
-
-class _Again(asyncio.StreamReader):
-    """A stream whose beginning has been read, and is read again."""
-
-    def __init__(self, rest: asyncio.StreamReader, head: bytes) -> None:
-        super().__init__()
-        self._rest = rest
-        self._head = head
-
-    async def read(self, n: int = -1) -> bytes:
-        head, self._head = self._head, b""
-        return head or await self._rest.read(n)
+        await super()._accept(Again(reader, head), writer)
