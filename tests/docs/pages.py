@@ -16,6 +16,7 @@ KINDS = ("", "no-run", "test")
 SERVED = {
     "docs/stores/etcd.md": "etcd://localhost:2379",
     "docs/stores/redis.md": "redis://localhost:6379",
+    "docs/stores/zookeeper.md": "zookeeper://localhost:2181",
     "docs/stores/redlock.md": "redlock://r1:6379,r2:6379,r3:6379,r4:6379,r5:6379",
 }
 

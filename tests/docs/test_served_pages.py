@@ -11,6 +11,7 @@ from holdfast.testing.servers import Server
 from holdfast.testing.servers.etcd import EtcdServer
 from holdfast.testing.servers.redis import RedisServer
 from holdfast.testing.servers.redlock import RedlockServers
+from holdfast.testing.servers.zookeeper import ZooKeeperServer
 from tests.docs import pages
 from tests.docs.test_examples import named, run, with_blocks
 from tests.servers import needed
@@ -21,6 +22,7 @@ SERVERS: dict[str, Callable[[], Server | RedlockServers]] = {
     "etcd": EtcdServer,
     "redis": RedisServer,
     "redlock": RedlockServers,
+    "zookeeper": lambda: ZooKeeperServer(max_session_timeout=40_000),
 }
 
 

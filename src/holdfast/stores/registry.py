@@ -34,6 +34,8 @@ STORES: dict[str, Builtin] = {
     "redlock": Builtin("redlock", "RedlockStore", "redis"),
     "etcd": Builtin("etcd", "EtcdStore", "etcd"),
     "etcds": Builtin("etcd", "EtcdStore", "etcd"),
+    "zookeeper": Builtin("zookeeper", "ZooKeeperStore", "zookeeper"),
+    "zookeepers": Builtin("zookeeper", "ZooKeeperStore", "zookeeper"),
 }
 
 # Libraries whose client objects connect() takes, by the name of their top-level module: the store whose module

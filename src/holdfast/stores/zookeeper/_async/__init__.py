@@ -1,0 +1,1 @@
+"""The ZooKeeper store as coroutines; its blocking twin beside it is generated."""
