@@ -27,8 +27,18 @@ class _Clustered(Protocol):
     def nodes_manager(self) -> Any: ...
 
 
+class _Ensemble(Protocol):
+    """kazoo.client.KazooClient."""
+
+    @property
+    def hosts(self) -> Any: ...
+
+    @property
+    def chroot(self) -> Any: ...
+
+
 # What connect() takes instead of a URL.
-ClientObject = _Pooled | _Clustered
+ClientObject = _Pooled | _Clustered | _Ensemble
 
 
 def find_address(

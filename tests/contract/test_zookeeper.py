@@ -17,6 +17,7 @@ from holdfast.testing.servers.zookeeper import ZooKeeperEnsemble, ZooKeeperServe
 from tests.servers import needed
 
 pytestmark = pytest.mark.server
+TTL = 2.0  # a lease shows two thirds of it, and less if an answer takes longer than a twelfth
 
 
 def restart(url: str) -> None:
@@ -60,7 +61,7 @@ def single() -> Iterator[Target]:
             server.stop()
             server.start()
 
-        yield Target(server.url, restart=restart, silence=lambda url: paused([server]))
+        yield Target(server.url, ttl=TTL, restart=restart, silence=lambda url: paused([server]))
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +76,7 @@ def ensemble() -> Iterator[Target]:
             leader.start(wait=False)
             servers.wait_ready()
 
-        yield Target(servers.url, restart=restart, silence=lambda url: paused(servers.members))
+        yield Target(servers.url, ttl=TTL, restart=restart, silence=lambda url: paused(servers.members))
 
 
 @pytest.mark.parametrize("law", TABLE, ids=str)

@@ -404,8 +404,8 @@ def connect(
     """Return a client of a store. It does no I/O and starts no thread, so it may stand at module level.
 
     url: where the store is, like "redis://cache:6379/0"; or a client object of redis-py or valkey-py, blocking or
-        asyncio, of which the address and the login are read, and whose connections are never used. Left out:
-        $HOLDFAST_URL, else a SQLite file of this user, which one WARNING names.
+        asyncio, or of kazoo, of which the address and the login are read, and whose connections are never used. Left
+        out: $HOLDFAST_URL, else a SQLite file of this user, which one WARNING names.
     namespace: keeps the names of one application apart from those of others in the same store; "default" if it is left
         out. Only clients of the same namespace exclude each other.
     owner: the label that others see in messages, events and `inspect`. Default: host, process and thread or task.

@@ -11,7 +11,7 @@ from ..errors import StoreError
 _LOGIN_PER_HOST = ("redlock",)
 
 # Who usually listens there: for those who leave out the scheme.
-_PORTS = {"6379": "redis", "26379": "redis+sentinel", "2379": "etcd"}
+_PORTS = {"6379": "redis", "26379": "redis+sentinel", "2379": "etcd", "2181": "zookeeper"}
 
 Login = tuple[str | None, str | None]  # user name and password
 

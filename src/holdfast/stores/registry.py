@@ -40,7 +40,7 @@ STORES: dict[str, Builtin] = {
 
 # Libraries whose client objects connect() takes, by the name of their top-level module: the store whose module
 # `clients` describes them. None of them is imported: who has such an object has done that.
-LIBRARIES: dict[str, str] = {"redis": "redis", "valkey": "redis"}
+LIBRARIES: dict[str, str] = {"redis": "redis", "valkey": "redis", "kazoo": "zookeeper"}
 
 
 def describe(client: object) -> StoreURL:

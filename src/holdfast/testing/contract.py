@@ -59,6 +59,9 @@ class Target:
     # The store has no other clock than the one it is given, as memory:// and sqlite: have: time can then be driven.
     # Otherwise the laws wait in real time, with short leases.
     driven: bool = False
+    # Otherwise: seconds of the leases that the laws take, at least. A store that needs several exchanges in a ttl wants
+    # more than a second on a busy machine.
+    ttl: float = 1.0
     # Restart the server, called with the URL: returns when it answers again.
     restart: Callable[[str], None] | None = None
     # Make the store silent, called with the URL: connections stay open, and nothing is answered inside the `with`.

@@ -289,7 +289,7 @@ def test_nothing_is_imported_that_the_user_has_not():
 @flavours
 @pytest.mark.parametrize("thing", [redis.Redis, redis, object(), 5, b"redis://h", ["redis://h"]], ids=type)
 def test_what_nothing_is_known_of(flavour: ModuleType, thing: Any):
-    rule = "a store URL like .* or a client object of the libraries redis, valkey; .* is neither"
+    rule = "a store URL like .* or a client object of the libraries redis, valkey, kazoo; .* is neither"
     with pytest.raises(ValueError, match=rule):
         flavour.connect(thing)
 

@@ -1,17 +1,24 @@
 """Until when a session of ZooKeeper lives for certain. Pure: times go in, and a deadline comes out.
 
-A follower that is cut off goes on answering for a while, and what a session says reaches the leader only with the
-follower's next answer to a ping of the leader, which comes every half tick. So an answered sync proves nothing of
-itself. It does prove that the follower was in touch with its leader when it answered, and so that the leader knows of
-what the follower had heard half a tick before.
+The leader ends sessions. It knows of a session what its followers tell it: that a client was heard reaches it with the
+follower's next answer to a ping of the leader, which comes every half tick. Two things deceive a client:
 
-An exchange is a base to count on if it was *sent* at least a third of the timeout before the sync, and *answered* at
+- *A follower that is cut off* goes on answering for a while. What it hears then reaches no leader.
+- *A leader that is cut off* goes on answering, too, also a sync, while the others elect a new one. The new one lets all
+  sessions begin anew when it starts.
+
+So a proof is a **write** that was answered. A majority has taken it from this leader, and there was no newer one before
+it was sent: whoever leads later starts after that. And the follower was in touch with its leader when it was answered:
+so the leader knows of what the follower had heard half a tick before.
+
+An exchange is a base to count on if it was *sent* at least a third of the timeout before the write, and *answered* at
 least a quarter before. Sent alone is not enough: a request that was held up on its way may arrive together with the
-sync, and then the leader knows of neither. A quarter is more than half a tick, for a timeout has at least two ticks.
+write, and then the leader knows of neither. A quarter is at least half a tick, for a timeout has at least two ticks.
 The session lives until the newest base was sent, plus its timeout.
 
-A connect needs no sync: the leader itself has answered it. What was exchanged on an earlier connection counts no more,
-for another follower may have heard it.
+A connect is heard by the leader itself. That of a new session is a write as well, and counts at once. One that goes on
+with a session may have been answered by a leader that is none any more: it counts with the next write. What was
+exchanged on an earlier connection counts no more, for another follower may have heard it.
 """
 
 from __future__ import annotations
@@ -26,10 +33,11 @@ _LEAST = 1 / 24  # of the timeout, between two exchanges that are remembered: ho
 
 
 class Exchange(NamedTuple):
-    """When it was sent, and when the answer was there."""
+    """When it was sent, and when the answer was there; and whether the leader itself has heard it."""
 
     sent: float
     heard: float
+    by_leader: bool = False
 
 
 class Proofs:
@@ -42,24 +50,27 @@ class Proofs:
         self.deadline = -inf  # until then it lives for certain
         self._answered: deque[Exchange] = deque()  # of this connection, in order
 
-    def connected(self, exchange: Exchange, timeout: float) -> None:
+    def connected(self, sent: float, heard: float, timeout: float, *, new: bool) -> None:
         """Count on a connect that was answered."""
         self.timeout = timeout
-        self.deadline = max(self.deadline, exchange.sent + timeout)
         self._answered.clear()
-        self._answered.append(exchange)
+        self._answered.append(Exchange(sent, heard, True))
+        if new:
+            self.deadline = sent + timeout
 
-    def synced(self, exchange: Exchange) -> None:
-        """Count on a sync that was answered, and on what it proves."""
-        sent, answered = exchange.sent, self._answered
-        old = [
+    def wrote(self, sent: float, heard: float) -> None:
+        """Count on a write that was answered, and on what it proves."""
+        answered, third, quarter = self._answered, self.timeout * THIRD, self.timeout * QUARTER
+        proved = [
             base
             for base in answered
-            if base.sent <= sent - self.timeout * THIRD and base.heard <= sent - self.timeout * QUARTER
+            if base.heard <= (sent if base.by_leader else sent - quarter)
+            and base.sent <= (sent if base.by_leader else sent - third)
         ]
-        if old:
-            self.deadline = max(self.deadline, old[-1].sent + self.timeout)
-            while answered[0].sent < old[-1].sent:
+        if proved:
+            newest = proved[-1]
+            self.deadline = max(self.deadline, newest.sent + self.timeout)
+            while answered[0].sent < newest.sent:
                 answered.popleft()
         if not answered or sent - answered[-1].sent >= self.timeout * _LEAST:
-            answered.append(exchange)
+            answered.append(Exchange(sent, heard))

@@ -14,9 +14,13 @@ by its own thread: a handler must not wait for what it has interrupted.
 is told so. Nothing is ever sent again by this file. Who finds the session without a connection waits for one, and then
 sends itself.
 
-*Proof.* A sync, and in the same send the list of our nodes and of marks on them. proof.py says what that proves. While
+*Proof.* A write, and in the same send the list of our nodes and of marks on them. proof.py says what that proves. While
 the session is open it sends one every third of its timeout, also if nobody holds anything: else a claim would find
 nothing to count on. It closes itself after two timeouts in which nobody needed it.
+
+*A shorter timeout.* A server that goes on with the session may give it less time than before. What leases were told
+cannot be taken back. So the session is doomed: it takes no more claims, its leases are told that they are lost, and it
+lives on, renewed by its proofs, until the last of them has ended.
 """
 
 from __future__ import annotations
@@ -39,7 +43,7 @@ from ...keeper.threads import Activity
 from ...observe.log import logger
 from . import wire
 from .link import Blocked, Link
-from .proof import THIRD, Exchange, Proofs
+from .proof import THIRD, Proofs
 from .refusals import explain
 from .wire import Code, Kind, Reply, Request
 
@@ -92,12 +96,14 @@ class Proof(Call):
 
     def complete(self, session: Session) -> None:
         """See Call."""
-        synced, listed, marks = self.replies
+        wrote, listed, marks = self.replies
         if listed.code == Code.UNIMPLEMENTED:
             self.error = StoreError("this ZooKeeper is older than 3.6, and cannot list the nodes of a session")
-        elif synced.code or listed.code or marks.code not in (Code.OK, Code.NO_NODE):
-            code = synced.code or listed.code or marks.code
+        elif wrote.code or listed.code or marks.code not in (Code.OK, Code.NO_NODE):
+            code = wrote.code or listed.code or marks.code
             self.error = StoreUnavailable(f"ZooKeeper has not proved the session: {explain(code)}")
+            if wrote.code == Code.NO_NODE:
+                session.make_clock()
         else:
             self.paths = frozenset(wire.read_texts(listed))
             self.broken = frozenset(wire.read_texts(marks)) if not marks.code else frozenset()
@@ -136,18 +142,22 @@ class Owner(Protocol):
 class Session:
     """One session. Made without I/O; `start` opens it."""
 
-    def __init__(self, link: Link, asked_ms: int, io_timeout: float, clock: Clock, owner: Owner, root: str) -> None:
+    def __init__(
+        self, link: Link, asked_ms: int, io_timeout: float, clock: Clock, owner: Owner, root: str, acl: bytes
+    ) -> None:
         self._link = link
         self._io_timeout = io_timeout
         self._now = clock.now
         self._owner = owner
         self._root = root
+        self._acl = acl
         self.asked_ms = asked_ms  # the timeout that is asked for
         self._proofs = Proofs()
         self.id = 0
         self.used = clock.now()  # when somebody last needed it
         self.load = 0  # bytes of the paths of its nodes
         self.over = ""  # why it is
+        self.doomed = ""  # why it takes no more claims
         self.cause = ""  # why there is no connection
         self.fault: StoreError | None = None  # why nothing may be asked
         self.offset: int | None = None  # added to every token; None while it has to be read again
@@ -241,10 +251,23 @@ class Session:
     def prove(self, proof: Proof) -> None:
         """Send a proof; see `send`."""
         self.send(
-            (wire.sync(self._root), wire.get_ephemerals(self._root), wire.get_children(self.marks)),
+            (wire.set_data(self.clock, b""), wire.get_ephemerals(self._root), wire.get_children(self.marks)),
             proof,
         )
         self._prove_at = proof.sent + self.timeout * THIRD
+
+    @property
+    def clock(self) -> str:
+        """The node that is written to prove something, or to learn the time."""
+        return f"{self._root}/clock"
+
+    def make_clock(self) -> None:
+        """Make that node, for the next proof. Nobody waits for the answer; whoever needs more rights will be told."""
+        parts = self.clock.split("/")[1:]
+        paths = ["/" + "/".join(parts[: end + 1]) for end in range(len(parts))]
+        with suppress(StoreError):
+            self._send([wire.create(path, b"", self._acl) for path in paths], Call(len(paths), _nobody))
+        self._prove_at = self._now() + self.timeout * THIRD / 4  # not at once: it may not be allowed to
 
     @property
     def marks(self) -> str:
@@ -315,7 +338,7 @@ class Session:
 
     def proved(self, proof: Proof) -> None:
         """Count on a proof that was answered."""
-        self._proofs.synced(Exchange(proof.sent, self._now()))
+        self._proofs.wrote(proof.sent, self._now())
         self._tidy(proof)
 
     def read_offset(self, reply: Reply) -> None:
@@ -391,9 +414,13 @@ class Session:
         return self._is_over()
 
     def _welcome(self, opened: Any, answer: wire.Connected, asked: float) -> None:
-        self._proofs.connected(Exchange(asked, self._now()), answer.timeout / 1000)
+        timeout = answer.timeout / 1000
+        if timeout < self.timeout:
+            self.doomed = f"the servers give the session {timeout:g} s, and gave it {self.timeout:g} s before"
+            logger.warning("leases of ZooKeeper are given up: %s", self.doomed)
+        self._proofs.connected(asked, self._now(), timeout, new=not self.id)
         self.id, self._password = answer.session, answer.password
-        self._prove_at = asked + self.timeout * THIRD
+        self._prove_at = asked + self.timeout * THIRD if self.connections == 0 else asked
         self._tidy_at = self._now()
         login = self._link.login
         hello = wire.frame(wire.AUTH, wire.auth("digest", login)) if login is not None else b""

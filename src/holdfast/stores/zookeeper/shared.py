@@ -38,7 +38,7 @@ class LocalClaim:
 
     __slots__ = (
         *("answer", "broken", "claim", "connection", "czxid", "doubtful", "granted", "name", "only"),
-        *("queue", "session", "size", "stem", "until", "waited", "wakeup", "watched"),
+        *("queue", "session", "size", "stem", "until", "wakeup", "watched"),
     )
 
     def __init__(self, claim: Claim, queue: str, kind: str, session: Session) -> None:
@@ -54,7 +54,6 @@ class LocalClaim:
         self.broken = False
         self.until = inf  # when it lapses, unless it is asked for or renewed
         self.answer: Waiting | None = None  # the last one, while what it rests on is watched
-        self.waited = False  # it was not granted when it first asked
         self.wakeup: Any = None  # raised when that may have changed
         self.only = False  # there was nobody but the one that is watched ahead of it
         self.watched: tuple[str, bool] | None = None  # a path, and whether its children are watched
@@ -109,11 +108,13 @@ class Shared:
             self.sessions = [session for session in self.sessions if not session.over]
             wanted = _milliseconds(BASE_TTL if ttl is None else ttl)
             for session in self.sessions:
+                if session.doomed:
+                    continue
                 if ttl is None or (session.asked_ms == wanted and session.load + size <= MOST_BYTES):
                     session.used = self._clock.now()
                     break
             else:
-                session = Session(self.link, wanted, self._io_timeout, self._clock, self, self.space.root)
+                session = Session(self.link, wanted, self._io_timeout, self._clock, self, self.space.root, self.acl)
                 self.sessions.append(session)
         session.start()
         return session

@@ -9,6 +9,7 @@ Checked in tests against the serializers of kazoo.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 from struct import Struct, error
 from typing import NamedTuple
@@ -27,6 +28,9 @@ _REPLY = Struct(">iqi")
 _CONNECT = Struct(">iqiqi")
 _CONNECTED = Struct(">iiqi")
 _STAT = Struct(">qqqqiiiqiiq")
+_PART = Struct(">i?i")  # of a transaction: its kind, whether it is the end, its error
+_END = _PART.pack(-1, True, -1)
+_FAILED = -1
 
 
 class Op(IntEnum):
@@ -40,6 +44,8 @@ class Op(IntEnum):
     GET_CHILDREN = 8
     SYNC = 9
     PING = 11
+    CHECK = 13
+    TOGETHER = 14  # "multi"
     CREATE2 = 15
     CREATE_CONTAINER = 19
     AUTH = 100
@@ -224,6 +230,16 @@ def get_ephemerals(prefix: str) -> Request:
     return Op.GET_EPHEMERALS, text(prefix)
 
 
+def check(path: str, version: int) -> Request:
+    """Have a transaction fail if a node has not this version; only for `together`."""
+    return Op.CHECK, text(path) + _INT.pack(version)
+
+
+def together(requests: Sequence[Request]) -> Request:
+    """Do all of these in one transaction, or none. The nodes that they make are lasting ones."""
+    return Op.TOGETHER, b"".join([_PART.pack(kind, False, -1) + body for kind, body in requests]) + _END
+
+
 CLOSE: Request = (Op.CLOSE, b"")
 PING_FRAME = frame(PING, (Op.PING, b""))
 
@@ -294,6 +310,23 @@ def read_data(reply: Reply) -> tuple[bytes, Stat]:
         return reply.body[reply.at + 4 : end], Stat._make(_STAT.unpack_from(reply.body, end))
     except error as cause:
         raise WireError("the data of a node cannot be read") from cause
+
+
+def read_failure(reply: Reply) -> tuple[int, int] | None:
+    """Return which request of a transaction has failed, and why; None if all are done."""
+    body, at, number = reply.body, reply.at, 0
+    try:
+        while True:
+            kind, ended, _ = _PART.unpack_from(body, at)
+            if ended or kind != _FAILED:
+                return None
+            (code,) = _INT.unpack_from(body, at + _PART.size)
+            if code:  # those before it have 0, and those after it a code that says nothing
+                return number, code
+            at += _PART.size + _INT.size
+            number += 1
+    except error as cause:
+        raise WireError("the answer to a transaction cannot be read") from cause
 
 
 def read_texts(reply: Reply) -> list[str]:

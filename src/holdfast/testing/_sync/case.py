@@ -124,7 +124,7 @@ class Case:
         self.capabilities = find_store(parse_url(self.url).scheme, FLAVOUR)(
             parse_url(self.url), namespace=self.namespace, io_timeout=1.0, clock=self.clock
         ).capabilities
-        self.real_ttl = max(1.0, self.capabilities.min_ttl)
+        self.real_ttl = max(target.ttl, self.capabilities.min_ttl)
         self.ttl = 12.0 if target.driven else self.real_ttl
         self.past = 0.1 + self.capabilities.lag  # so long after its end a claim is gone for certain
 

@@ -37,8 +37,7 @@ class Ensemble:
     async def ask(self, session: Session, requests: Sequence[Request], until: float) -> list[Reply]:
         """Send requests together, and return their answers.
 
-        Raises: NotConnectedError if nothing was sent; SessionOverError; StoreUnavailable if their fate is unknown;
-        StoreError.
+        Raises: StoreUnavailable if their fate is unknown, or nothing could be sent; StoreError.
         """
         if not requests:
             return []
@@ -49,7 +48,10 @@ class Ensemble:
                 session.send(requests, call)
                 break
             except NotConnectedError:
-                await self.connected(session, until)
+                try:
+                    await self.connected(session, until)
+                except SessionOverError as over:
+                    raise StoreUnavailable(str(over)) from None
         return (await self.answer(session, call, asked, until)).replies
 
     async def prove(self, sessions: Sequence[Session], until: float) -> list[Proof | StoreError]:
@@ -61,6 +63,8 @@ class Ensemble:
             try:
                 session.prove(proof)
                 under_way.append((session, proof, asked))
+            except NotConnectedError as error:
+                under_way.append(StoreUnavailable(str(error)))
             except StoreError as error:
                 under_way.append(error)
         proofs: list[Proof | StoreError] = []
@@ -90,7 +94,7 @@ class Ensemble:
     async def connected(self, session: Session, until: float) -> None:
         """Return when a session has a connection.
 
-        Raises: NotConnectedError if it has none by then; SessionOverError; StoreError.
+        Raises: SessionOverError, which is not for users; StoreUnavailable if it has none by then; StoreError.
         """
         wakeup = runtime.Signal()
         session.on_open(wakeup)
@@ -101,7 +105,7 @@ class Ensemble:
                 if session.over:
                     raise SessionOverError(session.over)
                 if not await wakeup.wait(self._clock, until):
-                    raise NotConnectedError(
+                    raise StoreUnavailable(
                         session.cause or f"ZooKeeper could not be reached within {self._io_timeout:g} s"
                     )
                 wakeup.clear()
@@ -115,9 +119,9 @@ class Ensemble:
             try:
                 await self.connected(session, until)
                 return session
-            except SessionOverError:
+            except SessionOverError as over:
                 if self.now() >= until:
-                    raise
+                    raise StoreUnavailable(str(over)) from None
 
     async def offset(self, session: Session, until: float) -> int:
         """Return what is added to a czxid to make a token. It was read before anything that was answered since."""
@@ -173,7 +177,8 @@ class Ensemble:
     async def make_parents(self, session: Session, path: str, until: float) -> None:
         """Make the nodes above a path: those that stay, and containers, which go when they are empty."""
         space, acl = self._shared.space, self._shared.acl
-        requests = [wire.create(parent, b"", acl) for parent in space.lasting(path)]
+        # With them the node that proofs write, so that the first one finds it.
+        requests = [wire.create(parent, b"", acl) for parent in (*space.lasting(path), space.clock)]
         requests += [wire.create_container(parent, acl) for parent in space.passing(path)]
         replies = await self.ask(session, requests, until)
         for reply in replies:

@@ -44,7 +44,7 @@ from ....core.claim import (
     changed,
 )
 from ....core.fence import Fence
-from ....core.line import may_hold, to_watch
+from ....core.line import may_hold, must_tell, to_watch
 from ....core.promises import KEEPS_ALL, Capabilities, Fault, Scope
 from ....core.queue import TOKEN_LIMIT
 from ....core.urls import StoreURL
@@ -141,9 +141,9 @@ class ZooKeeperStore:
             if not session.timeout:
                 try:
                     await self._ensemble.connected(session, until)
-                except SessionOverError:
+                except SessionOverError as over:
                     if self._now() >= until:
-                        raise
+                        raise StoreUnavailable(str(over)) from None
                     continue
             if session.timeout * 1000 < session.asked_ms:
                 raise Unsupported(
@@ -169,7 +169,7 @@ class ZooKeeperStore:
                     local.name = ""
                     break
                 if may_hold(line.places, at):
-                    return await self._granted(local, asked, until)
+                    return await self._granted(local, line, at, asked, until)
                 if not queue:
                     return await self._turned_away(local, line, at, until)
                 found = await self._watch_ahead(local, line, at, until)
@@ -265,19 +265,12 @@ class ZooKeeperStore:
             raise StoreError(f"the fencing token would be {token}, past the limit of 2^53; the offset is wrong")
         return token
 
-    async def _granted(self, local: LocalClaim, asked: float, until: float) -> Granted:
+    async def _granted(self, local: LocalClaim, line: Line, at: int, asked: float, until: float) -> Granted:
         session = local.session
         token = await self._token(session, local.czxid, until)
-        if session.deadline - self._now() < session.timeout * THIRD:
-            (proof,) = await self._ensemble.prove((session,), until)
-            if isinstance(proof, StoreError):
-                raise proof
-            if session.deadline - self._now() < session.timeout * THIRD:
-                session.reconnect("it has proved nothing for too long")
-                raise StoreUnavailable("the session has to prove itself anew")
-            if local.path not in proof.paths:
-                raise StoreUnavailable("the claim has gone while it was granted")
-        if local.waited and local.claim.capacity < MAX:
+        if self._has_little_time(session):
+            await self._prove_anew(local, until)
+        if must_tell(line.places, at):
             # Those behind it watch it, and have to know that it waits no more. Nobody waits for the answer.
             try:
                 session.send((wire.set_data(local.path, nodes.stored(local.claim, session.timeout)),), _unheard())
@@ -286,6 +279,32 @@ class ZooKeeperStore:
         local.czxid = token
         local.granted, local.answer, local.watched = True, None, None
         return Granted(token, session.deadline - asked)
+
+    def _has_little_time(self, session: Session) -> bool:
+        return session.deadline - self._now() < session.timeout * THIRD
+
+    async def _prove_anew(self, local: LocalClaim, until: float) -> None:
+        """Have the session prove that it lives for a third of its timeout at least: by a write, or by a connection that
+        the leader hears of, and a write.
+
+        Raises: StoreUnavailable.
+        """
+        session = local.session
+        for last in (False, True):
+            (proof,) = await self._ensemble.prove((session,), until)
+            if isinstance(proof, StoreError):
+                raise proof
+            if local.path not in proof.paths:
+                raise StoreUnavailable("the claim has gone while it was granted")
+            if not self._has_little_time(session):
+                return
+            if not last:
+                session.reconnect("it has proved too little")
+                try:
+                    await self._ensemble.connected(session, until)
+                except SessionOverError as over:
+                    raise StoreUnavailable(str(over)) from None
+        raise StoreUnavailable("ZooKeeper answers too slowly for sessions of this length")
 
     async def _granted_before(self, local: LocalClaim, asked: float, until: float) -> Granted:
         """Answer one that has the grant, and does not know."""
@@ -321,7 +340,7 @@ class ZooKeeperStore:
         self._unwatch(local)
         local.wakeup, local.watched = wakeup, (path, children)
         local.only = at == 1 and watched == 0 and line.places[at].exclusive  # behind others somebody may hold by now
-        local.answer, local.waited = None, True  # until it is known that something is watched
+        local.answer = None  # until it is known that something is watched
         local.connection = session.connections
         session.watch(path, wakeup, children=children)
         replies = await self._ensemble.ask(session, requests, until)
@@ -382,6 +401,8 @@ class ZooKeeperStore:
         sessions = list(groups)
         for session, proof in zip(sessions, await self._ensemble.prove(sessions, until), strict=True):
             for local in groups[session]:
+                if session.doomed:
+                    continue  # lost, and the node stays as long as its holder may believe in it
                 if isinstance(proof, StoreError):
                     answers[local.claim.holder] = LOST if session.over else Unknown(str(proof))
                 elif local.path not in proof.paths:

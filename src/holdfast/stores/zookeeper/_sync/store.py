@@ -45,7 +45,7 @@ from ....core.claim import (
     changed,
 )
 from ....core.fence import Fence
-from ....core.line import may_hold, to_watch
+from ....core.line import may_hold, must_tell, to_watch
 from ....core.promises import KEEPS_ALL, Capabilities, Fault, Scope
 from ....core.queue import TOKEN_LIMIT
 from ....core.urls import StoreURL
@@ -142,9 +142,9 @@ class ZooKeeperStore:
             if not session.timeout:
                 try:
                     self._ensemble.connected(session, until)
-                except SessionOverError:
+                except SessionOverError as over:
                     if self._now() >= until:
-                        raise
+                        raise StoreUnavailable(str(over)) from None
                     continue
             if session.timeout * 1000 < session.asked_ms:
                 raise Unsupported(
@@ -170,7 +170,7 @@ class ZooKeeperStore:
                     local.name = ""
                     break
                 if may_hold(line.places, at):
-                    return self._granted(local, asked, until)
+                    return self._granted(local, line, at, asked, until)
                 if not queue:
                     return self._turned_away(local, line, at, until)
                 found = self._watch_ahead(local, line, at, until)
@@ -264,19 +264,12 @@ class ZooKeeperStore:
             raise StoreError(f"the fencing token would be {token}, past the limit of 2^53; the offset is wrong")
         return token
 
-    def _granted(self, local: LocalClaim, asked: float, until: float) -> Granted:
+    def _granted(self, local: LocalClaim, line: Line, at: int, asked: float, until: float) -> Granted:
         session = local.session
         token = self._token(session, local.czxid, until)
-        if session.deadline - self._now() < session.timeout * THIRD:
-            (proof,) = self._ensemble.prove((session,), until)
-            if isinstance(proof, StoreError):
-                raise proof
-            if session.deadline - self._now() < session.timeout * THIRD:
-                session.reconnect("it has proved nothing for too long")
-                raise StoreUnavailable("the session has to prove itself anew")
-            if local.path not in proof.paths:
-                raise StoreUnavailable("the claim has gone while it was granted")
-        if local.waited and local.claim.capacity < MAX:
+        if self._has_little_time(session):
+            self._prove_anew(local, until)
+        if must_tell(line.places, at):
             # Those behind it watch it, and have to know that it waits no more. Nobody waits for the answer.
             try:
                 session.send((wire.set_data(local.path, nodes.stored(local.claim, session.timeout)),), _unheard())
@@ -285,6 +278,32 @@ class ZooKeeperStore:
         local.czxid = token
         local.granted, local.answer, local.watched = True, None, None
         return Granted(token, session.deadline - asked)
+
+    def _has_little_time(self, session: Session) -> bool:
+        return session.deadline - self._now() < session.timeout * THIRD
+
+    def _prove_anew(self, local: LocalClaim, until: float) -> None:
+        """Have the session prove that it lives for a third of its timeout at least: by a write, or by a connection that
+        the leader hears of, and a write.
+
+        Raises: StoreUnavailable.
+        """
+        session = local.session
+        for last in (False, True):
+            (proof,) = self._ensemble.prove((session,), until)
+            if isinstance(proof, StoreError):
+                raise proof
+            if local.path not in proof.paths:
+                raise StoreUnavailable("the claim has gone while it was granted")
+            if not self._has_little_time(session):
+                return
+            if not last:
+                session.reconnect("it has proved too little")
+                try:
+                    self._ensemble.connected(session, until)
+                except SessionOverError as over:
+                    raise StoreUnavailable(str(over)) from None
+        raise StoreUnavailable("ZooKeeper answers too slowly for sessions of this length")
 
     def _granted_before(self, local: LocalClaim, asked: float, until: float) -> Granted:
         """Answer one that has the grant, and does not know."""
@@ -320,7 +339,7 @@ class ZooKeeperStore:
         self._unwatch(local)
         local.wakeup, local.watched = wakeup, (path, children)
         local.only = at == 1 and watched == 0 and line.places[at].exclusive  # behind others somebody may hold by now
-        local.answer, local.waited = None, True  # until it is known that something is watched
+        local.answer = None  # until it is known that something is watched
         local.connection = session.connections
         session.watch(path, wakeup, children=children)
         replies = self._ensemble.ask(session, requests, until)
@@ -381,6 +400,8 @@ class ZooKeeperStore:
         sessions = list(groups)
         for session, proof in zip(sessions, self._ensemble.prove(sessions, until), strict=True):
             for local in groups[session]:
+                if session.doomed:
+                    continue  # lost, and the node stays as long as its holder may believe in it
                 if isinstance(proof, StoreError):
                     answers[local.claim.holder] = LOST if session.over else Unknown(str(proof))
                 elif local.path not in proof.paths:
