@@ -26,6 +26,10 @@ _MOST_CONNECTED = 1 << 16  # bytes that the answer to a connect has at most: som
 Blocked = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
+class _StoppedError(Exception):
+    """Somebody wants the thread for something else."""
+
+
 class Link:
     """The servers of an ensemble, and what is needed to log in."""
 
@@ -37,6 +41,8 @@ class Link:
         if url.username is None and url.password is not None:
             raise ValueError(f"{url.scheme}:// needs a user name with its password: {url.scheme}://USER:PASSWORD@HOST")
         self._options = url.options
+        if "key" in url.options and "cert" not in url.options:
+            raise ValueError(f"{url.scheme}://…?key= needs the certificate of that key: ?cert=PATH&key=PATH")
         self.hosts = [(host, port or _PORT) for host, port in url.hosts]
         self.login = f"{url.username}:{url.password or ''}".encode() if url.username is not None else None
         self._context: ssl.SSLContext | None = None
@@ -60,6 +66,8 @@ class Link:
         host, port = self.hosts[at]
         try:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except UnicodeError as error:  # of a name that is none: too long, or with an empty part
+            raise StoreUnavailable(f"ZooKeeper at {self.name(at)}: this is no name of a host ({error})") from error
         except OSError as error:
             raise StoreUnavailable(f"ZooKeeper at {self.name(at)}: {error.strerror or error}") from error
         opened: Any = None
@@ -74,8 +82,11 @@ class Link:
             return opened, wire.read_connected(_read_frame(opened, until, stop))
         except ssl.SSLError as error:
             _close(opened)
-            raise StoreUnavailable(f"ZooKeeper at {self.name(at)}: TLS: {error.reason or error}") from error
-        except TimeoutError:
+            # What is wrong with a certificate: its reason alone says only that something is.
+            reason = getattr(error, "verify_message", "") or error.reason or error
+            plain = "" if isinstance(error, ssl.SSLCertVerificationError) else "; zookeeper:// is without TLS"
+            raise StoreUnavailable(f"ZooKeeper at {self.name(at)}: TLS: {reason}{plain}") from error
+        except (TimeoutError, _StoppedError):
             _close(opened)
             raise StoreUnavailable(f"ZooKeeper at {self.name(at)} does not answer") from None
         except wire.WireError as error:
@@ -94,9 +105,13 @@ class Link:
             try:
                 context = ssl.create_default_context(cafile=files["ca"])
                 if files["cert"] is not None:
-                    context.load_cert_chain(files["cert"], files["key"])
-            except (OSError, ssl.SSLError) as error:
-                raise StoreError(f"the certificates of the zookeepers:// URL cannot be used: {error}") from error
+                    # Never without a password: OpenSSL would ask for that of a key at the terminal.
+                    context.load_cert_chain(files["cert"], files["key"], lambda: "")
+            except (OSError, ssl.SSLError) as error:  # neither says which file
+                named = ", ".join(f"{name}={path}" for name, path in files.items() if path is not None)
+                raise StoreError(
+                    f"the certificates of the zookeepers:// URL cannot be used ({named}): {error}"
+                ) from error
             self._context = context
         return self._context
 
@@ -104,25 +119,33 @@ class Link:
 def _connect(found: Sequence[Any], until: float, stop: int) -> socket.socket:
     """Connect to one of the addresses of a host: it may have some that nobody listens at.
 
-    Raises: OSError of the last one; TimeoutError.
+    Raises: OSError of the last one; TimeoutError; _StoppedError.
     """
-    for number, (kind, _, proto, _, address) in enumerate(found, 1):
-        opened = socket.socket(kind, socket.SOCK_STREAM, proto)
+    for left, (kind, _, proto, _, address) in zip(range(len(found), 0, -1), found, strict=True):
+        now = monotonic()
         try:
-            opened.setblocking(False)
-            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            try:
-                opened.connect(address)
-            except Blocked:
-                _wait(opened, POLLOUT, until, stop)
-                if (code := opened.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)) != 0:
-                    raise OSError(code, os.strerror(code)) from None
-            return opened
-        except BaseException as error:
-            opened.close()
-            if number == len(found) or not isinstance(error, OSError) or isinstance(error, TimeoutError):
+            return _connect_to(kind, proto, address, now + (until - now) / left, stop)
+        except OSError:  # a TimeoutError, too: one that drops what is sent to it has had its share of the time
+            if left == 1:
                 raise
     raise OSError(0, "it has no address")
+
+
+def _connect_to(kind: int, proto: int, address: Any, until: float, stop: int) -> socket.socket:
+    opened = socket.socket(kind, socket.SOCK_STREAM, proto)
+    try:
+        opened.setblocking(False)
+        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            opened.connect(address)
+        except Blocked:
+            _wait(opened, POLLOUT, until, stop)
+            if (code := opened.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)) != 0:
+                raise OSError(code, os.strerror(code)) from None
+        return opened
+    except BaseException:
+        opened.close()
+        raise
 
 
 def _close(opened: Any) -> None:
@@ -133,14 +156,16 @@ def _close(opened: Any) -> None:
 def _wait(opened: Any, event: int, until: float, stop: int) -> None:
     """Return when the socket is ready.
 
-    Raises: TimeoutError at `until`, or when the try is stopped.
+    Raises: TimeoutError at `until`; _StoppedError when the try is over.
     """
     polled = poll()
     polled.register(opened.fileno(), event)
     polled.register(stop, POLLIN)
     left = until - monotonic()
     ready = polled.poll(int(left * 1000) + 1) if left > 0 else []
-    if not ready or any(fd == stop for fd, _ in ready):
+    if any(fd == stop for fd, _ in ready):
+        raise _StoppedError
+    if not ready:
         raise TimeoutError
 
 
@@ -172,6 +197,8 @@ def _read(opened: Any, size: int, until: float, stop: int) -> bytes:
 
     while len(data) < size:
         if not (found := _retry(opened, more, until, stop)):
-            raise ConnectionResetError(0, "it closed the connection: it has no quorum, or is behind")
+            raise ConnectionResetError(
+                0, "it closed the connection: it has no quorum, is behind, or wants TLS (zookeepers://)"
+            )
         data += found
     return bytes(data)

@@ -45,6 +45,7 @@ from . import wire
 from .link import Blocked, Link
 from .proof import THIRD, Proofs
 from .refusals import explain
+from .watches import Wakeup, Watches
 from .wire import Code, Kind, Reply, Request
 
 _CHUNK = 1 << 18
@@ -57,14 +58,6 @@ _TRIES = 3  # io_timeouts for which a session that nobody has seen yet is tried 
 
 class NotConnectedError(StoreUnavailable):
     """There is no connection, and nothing was sent."""
-
-
-class Wakeup(Protocol):
-    """What wakes a waiter: a signal of either flavour."""
-
-    def set(self) -> None:
-        """Wake it."""
-        ...
 
 
 class Call:
@@ -174,8 +167,7 @@ class Session:
         self._heard = -inf
         self._prove_at = inf
         self._tidy_at = inf
-        self._data_watches: dict[str, set[Wakeup]] = {}
-        self._child_watches: dict[str, set[Wakeup]] = {}
+        self.watches = Watches()
         self._openers: set[Wakeup] = set()
         self._stop, self._poke = os.pipe()
         os.set_blocking(self._stop, False)
@@ -285,22 +277,6 @@ class Session:
         """Wake it no more."""
         self._openers.discard(wakeup)
 
-    def watch(self, path: str, wakeup: Wakeup, *, children: bool = False) -> None:
-        """Wake somebody at the next change. The request that asks for it is sent by the caller, after this."""
-        watches = self._child_watches if children else self._data_watches
-        with self._mutex:
-            watches.setdefault(path, set()).add(wakeup)
-
-    def unwatch(self, path: str, wakeup: Wakeup, *, children: bool = False) -> None:
-        """Wake it no more."""
-        watches = self._child_watches if children else self._data_watches
-        with self._mutex:
-            found = watches.get(path)
-            if found is not None:
-                found.discard(wakeup)
-                if not found:
-                    del watches[path]
-
     def poke(self) -> None:
         """Have the thread look around. Safe in a signal handler."""
         with self._mutex:
@@ -327,7 +303,7 @@ class Session:
     def forsake(self) -> None:
         """Let go of what belongs to the parent, in a forked child: nothing is sent."""
         self.over = "it belongs to the process before the fork"
-        self._mutex = RLock()  # the old one may be held by a thread that is not here
+        self._mutex, self.watches = RLock(), Watches()  # the old ones may be held by a thread that is not here
         opened, self._socket = self._socket, None
         if opened is not None:
             with suppress(OSError):
@@ -354,11 +330,15 @@ class Session:
             tries = 0
             while not self.over:
                 since = self._now()
-                if self._connect():
-                    self._serve()
-                    self._at = (self._at + 1) % len(self._link.hosts)  # the one that has failed comes last
-                    if self._now() > since + _STEADY:
-                        tries = -1
+                try:
+                    if self._connect():
+                        self._serve()
+                        self._at = (self._at + 1) % len(self._link.hosts)  # the one that has failed comes last
+                        if self._now() > since + _STEADY:
+                            tries = -1
+                except Exception:  # a bug must not end it: every lease of the session hangs on it
+                    logger.exception("a session of ZooKeeper failed; it goes on with another connection")
+                    self.reconnect("it has failed")
                 tries += 1
                 if tries and not self.over:  # one that has lasted is replaced at once
                     self._rest(backoff(tries - 1, 0.05))
@@ -388,6 +368,11 @@ class Session:
                 self._tell_openers()
                 return False
             else:
+                if not self._is_ours(answer):
+                    opened.close()
+                    self.cause = f"ZooKeeper at {self._link.name(at)}: what answers there is no ZooKeeper"
+                    self._at = (at + 1) % len(self._link.hosts)
+                    continue
                 if answer.timeout <= 0:
                     self.over = "the session has expired"
                 if self._is_over():  # `end` may have been called meanwhile
@@ -399,6 +384,12 @@ class Session:
             if not self.connected:
                 self.cause = cause
         return False
+
+    def _is_ours(self, answer: wire.Connected) -> bool:
+        """Return whether this answers what was asked; something that only sends back what it gets does not."""
+        if not self.id:
+            return answer.timeout > 0
+        return answer.timeout <= 0 or answer.session == self.id
 
     def _is_over(self) -> bool:
         return bool(self.over)
@@ -590,12 +581,7 @@ class Session:
             self.offset = None
             self._ask_offset()
             return
-        tables = [self._child_watches] if event.kind == Kind.CHILDREN else [self._data_watches]
-        if event.kind == Kind.DELETED:
-            tables.append(self._child_watches)
-        with self._mutex:
-            found = [wakeup for table in tables for wakeup in table.pop(event.path, ())]
-        for wakeup in found:
+        for wakeup in self.watches.happened(event):
             wakeup.set()
 
     def _give_up(self, cause: str) -> None:
@@ -606,10 +592,7 @@ class Session:
         self.offset = None
         calls = list(self._pending)
         self._pending.clear()
-        tables = (self._data_watches, self._child_watches)
-        wakeups = [wakeup for table in tables for found in table.values() for wakeup in found]
-        self._data_watches.clear()
-        self._child_watches.clear()
+        wakeups = self.watches.end()
         if opened is not None:
             with suppress(OSError):
                 opened.close()

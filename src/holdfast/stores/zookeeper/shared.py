@@ -159,6 +159,9 @@ class Shared:
                 queue, _, name = path.rpartition("/")
                 if queue.startswith(self.space.claims) and name.partition("-")[0] not in self.claims:
                     requests.append(wire.delete(path))
+            # A claim that has ended before its client has seen the mark.
+            marks = (f"{session.marks}/{name}" for name in proof.broken if name not in self.claims)
+            requests += [wire.delete(mark) for mark in marks]
         return requests, soonest
 
     def retire(self, session: Session, now: float) -> bool:

@@ -311,8 +311,8 @@ class PeerProxy(Proxy):
             writer.transport.abort()
 
     async def _stop(self) -> None:
-        # Whoever called before the end is let in first: asyncio takes up to five steps from there to _accept, and closes
-        # no connection that is between them when its server is closed or its tasks are cancelled.
+        # Whoever called before the end is let in first: asyncio takes five steps from there to _accept, and leaves
+        # a connection open that is between them when its server is closed or its tasks are cancelled.
         for _ in range(5):
             await asyncio.sleep(0)
         await super()._stop()

@@ -11,8 +11,11 @@ of a holder did not delete is deleted by whoever breaks a claim later, if the cl
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from ....core.claim import Evicted
 from ....core.line import holders
+from ....errors import StoreError
 from .. import nodes, wire
 from ..nodes import line_of, read_claim
 from ..refusals import refusal
@@ -53,7 +56,8 @@ class Breaks:
         data, stat = wire.read_data(reply)
         if not await self._mark(session, self._space.mark(stat.owner, holder), path, until):
             return None
-        await self._sweep(session, until)
+        with suppress(StoreError):  # the claim is broken, and the next break looks again
+            await self._sweep(session, until)
         return Evicted(read_claim(data, path).timeout)
 
     async def _mark(self, session: Session, mark: str, path: str, until: float) -> bool:
@@ -81,9 +85,9 @@ class Breaks:
             for name in wire.read_texts(seen)
         ][:_MOST_MARKS]
         read = await self._ensemble.ask(session, [wire.get_data(mark) for mark in marks], until)
-        claims = [
-            (mark, wire.read_data(one)[0].decode()) for mark, one in zip(marks, read, strict=True) if not one.code
-        ]
+        found = [(mark, wire.read_data(one)[0]) for mark, one in zip(marks, read, strict=True) if not one.code]
+        ours = f"{self._space.root}/claims/"  # what names anything else is none of ours
+        claims = [(mark, path) for mark, data in found if (path := data.decode(errors="replace")).startswith(ours)]
         there = await self._ensemble.ask(session, [wire.exists(claim) for _, claim in claims], until)
         gone = [mark for (mark, _), one in zip(claims, there, strict=True) if one.code == Code.NO_NODE]
         await self._ensemble.ask(session, [wire.delete(mark) for mark in gone], until)

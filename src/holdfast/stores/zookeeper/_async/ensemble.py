@@ -21,6 +21,11 @@ class SessionOverError(StoreUnavailable):
     """The session has ended, and its claims with it."""
 
 
+def hopeless(session: Session) -> bool:
+    """Return whether a session has ended before it was ever connected: then the next one would, too, and at once."""
+    return not session.connections
+
+
 class Ensemble:
     """Asks ZooKeeper through the sessions of a client."""
 
@@ -55,29 +60,35 @@ class Ensemble:
         return (await self.answer(session, call, asked, until)).replies
 
     async def prove(self, sessions: Sequence[Session], until: float) -> list[Proof | StoreError]:
-        """Prove that sessions live: all are asked before the first is waited for."""
-        under_way: list[tuple[Session, Proof, Asked] | StoreError] = []
+        """Prove that sessions live: all that are connected are asked before anybody is waited for."""
+        under_way: list[tuple[Proof, Asked] | StoreError] = []
         for session in sessions:
             asked = Asked()
             proof = Proof(asked.tell)
             try:
                 session.prove(proof)
-                under_way.append((session, proof, asked))
-            except NotConnectedError as error:
-                under_way.append(StoreUnavailable(str(error)))
+                under_way.append((proof, asked))
             except StoreError as error:
                 under_way.append(error)
-        proofs: list[Proof | StoreError] = []
-        for one in under_way:
-            try:
-                if isinstance(one, StoreError):
-                    raise one
-                session, proof, asked = one
-                await self.answer(session, proof, asked, until)
-                proofs.append(proof)
-            except StoreError as error:
-                proofs.append(error)
-        return proofs
+        return [await self._proof(session, one, until) for session, one in zip(sessions, under_way, strict=True)]
+
+    async def _proof(self, session: Session, one: tuple[Proof, Asked] | StoreError, until: float) -> Proof | StoreError:
+        try:
+            if isinstance(one, NotConnectedError):
+                await self.connected(session, until)
+                asked = Asked()
+                proof = Proof(asked.tell)
+                session.prove(proof)
+            elif isinstance(one, StoreError):
+                return one
+            else:
+                proof, asked = one
+            await self.answer(session, proof, asked, until)
+            return proof
+        except (SessionOverError, NotConnectedError) as error:
+            return StoreUnavailable(str(error))
+        except StoreError as error:
+            return error
 
     async def answer(self, session: Session, call: Call, asked: Asked, until: float) -> Call:
         """Wait for the answers to a call.
@@ -120,7 +131,7 @@ class Ensemble:
                 await self.connected(session, until)
                 return session
             except SessionOverError as over:
-                if self.now() >= until:
+                if hopeless(session) or self.now() >= until:
                     raise StoreUnavailable(str(over)) from None
 
     async def offset(self, session: Session, until: float) -> int:
@@ -178,11 +189,19 @@ class Ensemble:
         """Make the nodes above a path: those that stay, and containers, which go when they are empty."""
         space, acl = self._shared.space, self._shared.acl
         # With them the node that proofs write, so that the first one finds it.
-        requests = [wire.create(parent, b"", acl) for parent in (*space.lasting(path), space.clock)]
-        requests += [wire.create_container(parent, acl) for parent in space.passing(path)]
+        lasting, passing = (*space.lasting(path), space.clock), space.passing(path)
+        requests = [wire.create(parent, b"", acl) for parent in lasting]
+        requests += [wire.create_container(parent, acl) for parent in passing]
         replies = await self.ask(session, requests, until)
-        for reply in replies:
-            # One that exists may be refused all the same, to whoever has no rights on what is above it.
-            last = reply is replies[-1]
-            if reply.code not in (Code.OK, Code.NODE_EXISTS) and (last or reply.code != Code.NO_AUTH):
-                raise refusal(reply.code, path)
+        forbidden = ""
+        for parent, reply in zip((*lasting, *passing), replies, strict=True):
+            # One that exists may be refused all the same, to whoever has no rights on what is above it. What is missing
+            # below one that was refused tells that this one is not there.
+            if reply.code == Code.NO_AUTH:
+                forbidden = forbidden or parent
+            elif reply.code == Code.NO_NODE and forbidden:
+                raise refusal(Code.NO_AUTH, forbidden)
+            elif reply.code not in (Code.OK, Code.NODE_EXISTS):
+                raise refusal(reply.code, parent)
+        if replies[-1].code == Code.NO_AUTH:
+            raise refusal(Code.NO_AUTH, path)

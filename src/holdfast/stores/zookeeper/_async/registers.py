@@ -138,29 +138,26 @@ class Registers:
         return _record(held)
 
     async def _enter(self, key: str, fence: Fence, until: float) -> Record | None:
-        session = await self._ensemble.any(until)
-        now = await self._now(session, until)
 
-        def entered(held: Held, mtime: int) -> Held:
+        def entered(held: Held, mtime: int, now: int) -> Held:
             seen = enter(held.seen, fence)
             if held.value is None or held.end(mtime) <= now:
                 return Held(seen)  # its numbers are as old as this write
             return held._replace(seen=seen, since=mtime if held.since is None else held.since)
 
-        return _record(await self._change(session, key, entered, until))
+        return _record(await self._change(key, entered, until))
 
     async def write(self, key: str, value: str, fence: Fence, keep: float | None) -> None:
         """See Store."""
         until = self._ensemble.until()
-        session = await self._ensemble.any(until)
         kept = None if keep is None else ceil(keep * 1000)
 
-        def written(held: Held, mtime: int) -> Held:
+        def written(held: Held, mtime: int, now: int) -> Held:
             return Held(enter(held.seen, fence), fence.token, value, kept)
 
-        await self._change(session, key, written, until)
+        await self._change(key, written, until)
         try:
-            await self._clean(session, until)
+            await self._clean(await self._ensemble.any(until), until)
         except StoreError:
             pass  # it is written; the next writer cleans
 
@@ -174,39 +171,43 @@ class Registers:
 
     # -- one register
 
-    async def _change(self, session: Session, key: str, change: Callable[[Held, int], Held], until: float) -> Held:
+    async def _change(self, key: str, change: Callable[[Held, int, int], Held], until: float) -> Held:
         """Change a register in one step; returns what it holds then.
+
+        change: called with what it holds, when that was written, and the time.
 
         Raises: StaleToken; StoreUnavailable if others change it all the time.
         """
         path = self._space.value(key)
         while True:
-            found = await self._look(session, path, until)
-            held = change(found.held, found.stat.mtime if found.stat is not None else 0)
-            if await self._put(session, path, held, found, until):
+            found = await self._look(path, until)
+            session = await self._ensemble.any(until)
+            now = await self._now(session, until)
+            held = change(found.held, found.stat.mtime if found.stat is not None else 0, now)
+            if await self._put(session, path, held, found, now, until):
                 return held
             if self._ensemble.now() >= until:
                 raise StoreUnavailable(f"the register {key!r} was changed by others all the time")
 
-    async def _look(self, session: Session, path: str, until: float) -> Found:
+    async def _look(self, path: str, until: float) -> Found:
         """Read a register as it is now. The floor comes first: if it is the same afterwards, so is the node's life."""
         floor = self._space.floor
         requests = (wire.sync(path), wire.get_data(floor), wire.get_data(path))
         while True:
-            _, low, reply = await self._ensemble.ask(session, requests, until)
+            _, low, reply = await self._ensemble.read(requests, until)
             if low.code != Code.NO_NODE:
                 break
-            await self._create_floor(session, until)
+            await self._create_floor(await self._ensemble.any(until), until)
         seen, version = self._floor(low)
         found = _read(reply, path)
         return Found(Held(seen), None, version) if found is None else Found(*found, version)
 
-    async def _put(self, session: Session, path: str, held: Held, found: Found, until: float) -> bool:
+    async def _put(self, session: Session, path: str, held: Held, found: Found, now: int, until: float) -> bool:
         """Write a register if it is as it was found; False if it is to be looked at again."""
         key, old = path.rpartition("/")[2], found.held.entry
         entry = None
         if held.keep is not None:
-            due = int(held.due(await self._now(session, until)))
+            due = int(held.due(now))
             entry = due if old is None or old > due else old  # one that comes too early is moved then
         data = held._replace(entry=entry).data()
         if found.stat is None:

@@ -58,7 +58,7 @@ from ..session import Call, Session
 from ..shared import LocalClaim, Shared
 from ..wire import Code, Reply, Request
 from .breaks import Breaks
-from .ensemble import Ensemble, SessionOverError
+from .ensemble import Ensemble, SessionOverError, hopeless
 from .registers import Registers
 from .views import Views
 
@@ -104,7 +104,11 @@ class ZooKeeperStore:
     async def ready(self) -> None:
         """See Store."""
         until = self._ensemble.until()
-        await self._ensemble.offset(await self._ensemble.any(until), until)
+        session = await self._ensemble.any(until)
+        (reply,) = await self._ensemble.ask(session, (wire.get_children(self._space.root),), until)
+        if reply.code not in (Code.OK, Code.NO_NODE):
+            raise refusal(reply.code, self._space.root)
+        await self._ensemble.offset(session, until)
 
     # -- claiming
 
@@ -142,7 +146,7 @@ class ZooKeeperStore:
                 try:
                     await self._ensemble.connected(session, until)
                 except SessionOverError as over:
-                    if self._now() >= until:
+                    if hopeless(session) or self._now() >= until:
                         raise StoreUnavailable(str(over)) from None
                     continue
             if session.timeout * 1000 < session.asked_ms:
@@ -342,7 +346,7 @@ class ZooKeeperStore:
         local.only = at == 1 and watched == 0 and line.places[at].exclusive  # behind others somebody may hold by now
         local.answer = None  # until it is known that something is watched
         local.connection = session.connections
-        session.watch(path, wakeup, children=children)
+        session.watches.add(path, wakeup, children=children)
         replies = await self._ensemble.ask(session, requests, until)
         if replies[-1].code:
             if replies[-1].code != Code.NO_NODE:
@@ -362,7 +366,7 @@ class ZooKeeperStore:
     def _unwatch(self, local: LocalClaim) -> None:
         if local.watched is not None and local.wakeup is not None:
             path, children = local.watched
-            local.session.unwatch(path, local.wakeup, children=children)
+            local.session.watches.remove(path, local.wakeup, children=children)
 
     async def _waiting(self, local: LocalClaim, read: Reply, first: str, ahead: int, until: float) -> Waiting:
         if read.code:
@@ -428,8 +432,7 @@ class ZooKeeperStore:
         if session.over:
             self._shared.drop(local)
             return False
-        local.until = self._now()  # whatever becomes of this, its session deletes it
-        session.look_again(local.until + self.capabilities.waiting_life / 2)
+        self._let_lapse(local)
         if local.doubtful:
             names = (await self._list(local, until)).of(local.stem.partition("-")[0])
         else:
@@ -441,6 +444,13 @@ class ZooKeeperStore:
             await self._ensemble.delete(session, self._space.mark(session.id, holder), until)
         self._shared.drop(local)
         return had
+
+    def _let_lapse(self, local: LocalClaim) -> None:
+        """Have its session delete a claim, whatever becomes of its release. Not at once: a release that waits for a
+        connection would find nothing to delete, and be told as a loss.
+        """
+        local.until = self._now() + self.capabilities.waiting_life / 2
+        local.session.look_again(local.until)
 
     async def _release_unknown(self, resource: str, holder: str, until: float) -> bool:
         queue = self._space.queue(resource)
@@ -467,10 +477,9 @@ class ZooKeeperStore:
                     answers[holder] = error
             else:
                 self._unwatch(local)
-                local.until = self._now()  # whatever becomes of this, its session deletes it
+                self._let_lapse(local)
                 plain.setdefault(local.session, []).append(local)
         for session, locals_ in plain.items():
-            session.look_again(self._now() + self.capabilities.waiting_life / 2)
             try:
                 replies = await self._ensemble.ask(session, [wire.delete(local.path) for local in locals_], until)
             except StoreError as error:
@@ -503,15 +512,15 @@ class ZooKeeperStore:
         limit = self._ensemble.until()
         session = await self._ensemble.any(limit)
         path, wakeup = self._space.queue(resource), runtime.Signal()
-        session.watch(path, wakeup, children=True)
-        session.watch(path, wakeup)
+        session.watches.add(path, wakeup, children=True)
+        session.watches.add(path, wakeup)
         try:
             await self._ensemble.ask(session, (wire.get_children(path, True), wire.exists(path, True)), limit)
             if not changed(seen, await self._views.state(resource, limit)):
                 await self._wait(wakeup, until)
         finally:
-            session.unwatch(path, wakeup, children=True)
-            session.unwatch(path, wakeup)
+            session.watches.remove(path, wakeup, children=True)
+            session.watches.remove(path, wakeup)
 
     # -- registers and time
 

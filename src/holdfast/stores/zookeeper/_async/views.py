@@ -8,8 +8,9 @@ from ....core.claim import ClaimState, ResourceState, find
 from ....core.line import holders
 from .. import nodes, wire
 from ..nodes import Line, line_of, read_claim, unescape
+from ..refusals import refusal
 from ..shared import Shared
-from ..wire import Reply, Request, Stat
+from ..wire import Code, Reply, Request, Stat
 from .ensemble import Ensemble
 
 _MOST_AT_ONCE = 500  # requests in one send
@@ -32,7 +33,7 @@ class Views:
         until = self._ensemble.until()
         requests = (wire.sync(self._space.claims), wire.get_children(self._space.claims))
         _, reply = await self._ensemble.read(requests, until)
-        names = wire.read_texts(reply) if not reply.code else []
+        names = wire.read_texts(reply) if _is_there(reply, self._space.claims) else []
         found = [name for name in names if unescape(name).startswith(prefix)]
         return sorted(await self._states(found, until), key=lambda state: state.resource)
 
@@ -41,11 +42,17 @@ class Views:
         # A server may be behind the one that somebody else has just been granted by.
         requests = [wire.sync(self._space.claims), *(wire.get_children(queue) for queue in queues)]
         _, *listed = await self._read_all(requests, until)
-        lines = [(queue, line_of(reply, queue)) for queue, reply in zip(queues, listed, strict=True) if not reply.code]
+        lines = [
+            (queue, line_of(reply, queue))
+            for queue, reply in zip(queues, listed, strict=True)
+            if _is_there(reply, queue)
+        ]
         paths = [f"{queue}/{node.name}" for queue, line in lines for node in line.nodes]
         read = [
-            wire.read_data(reply) if not reply.code else None
-            for reply in await self._read_all([wire.get_data(path) for path in paths], until)
+            wire.read_data(reply) if _is_there(reply, path) else None
+            for path, reply in zip(
+                paths, await self._read_all([wire.get_data(path) for path in paths], until), strict=True
+            )
         ]
         owners = sorted({seen[1].owner for seen in read if seen is not None})
         marks = await self._read_all([wire.get_children(f"{self._space.broken}/{owner:x}") for owner in owners], until)
@@ -92,3 +99,10 @@ class Views:
         for start in range(0, len(requests), _MOST_AT_ONCE):
             replies += await self._ensemble.read(requests[start : start + _MOST_AT_ONCE], until)
         return replies
+
+
+def _is_there(reply: Reply, path: str) -> bool:
+    """Return whether a node is there. Who may not see it must not be told that nobody holds anything."""
+    if reply.code not in (Code.OK, Code.NO_NODE):
+        raise refusal(reply.code, path)
+    return not reply.code

@@ -139,29 +139,26 @@ class Registers:
         return _record(held)
 
     def _enter(self, key: str, fence: Fence, until: float) -> Record | None:
-        session = self._ensemble.any(until)
-        now = self._now(session, until)
 
-        def entered(held: Held, mtime: int) -> Held:
+        def entered(held: Held, mtime: int, now: int) -> Held:
             seen = enter(held.seen, fence)
             if held.value is None or held.end(mtime) <= now:
                 return Held(seen)  # its numbers are as old as this write
             return held._replace(seen=seen, since=mtime if held.since is None else held.since)
 
-        return _record(self._change(session, key, entered, until))
+        return _record(self._change(key, entered, until))
 
     def write(self, key: str, value: str, fence: Fence, keep: float | None) -> None:
         """See Store."""
         until = self._ensemble.until()
-        session = self._ensemble.any(until)
         kept = None if keep is None else ceil(keep * 1000)
 
-        def written(held: Held, mtime: int) -> Held:
+        def written(held: Held, mtime: int, now: int) -> Held:
             return Held(enter(held.seen, fence), fence.token, value, kept)
 
-        self._change(session, key, written, until)
+        self._change(key, written, until)
         try:
-            self._clean(session, until)
+            self._clean(self._ensemble.any(until), until)
         except StoreError:
             pass  # it is written; the next writer cleans
 
@@ -175,39 +172,43 @@ class Registers:
 
     # -- one register
 
-    def _change(self, session: Session, key: str, change: Callable[[Held, int], Held], until: float) -> Held:
+    def _change(self, key: str, change: Callable[[Held, int, int], Held], until: float) -> Held:
         """Change a register in one step; returns what it holds then.
+
+        change: called with what it holds, when that was written, and the time.
 
         Raises: StaleToken; StoreUnavailable if others change it all the time.
         """
         path = self._space.value(key)
         while True:
-            found = self._look(session, path, until)
-            held = change(found.held, found.stat.mtime if found.stat is not None else 0)
-            if self._put(session, path, held, found, until):
+            found = self._look(path, until)
+            session = self._ensemble.any(until)
+            now = self._now(session, until)
+            held = change(found.held, found.stat.mtime if found.stat is not None else 0, now)
+            if self._put(session, path, held, found, now, until):
                 return held
             if self._ensemble.now() >= until:
                 raise StoreUnavailable(f"the register {key!r} was changed by others all the time")
 
-    def _look(self, session: Session, path: str, until: float) -> Found:
+    def _look(self, path: str, until: float) -> Found:
         """Read a register as it is now. The floor comes first: if it is the same afterwards, so is the node's life."""
         floor = self._space.floor
         requests = (wire.sync(path), wire.get_data(floor), wire.get_data(path))
         while True:
-            _, low, reply = self._ensemble.ask(session, requests, until)
+            _, low, reply = self._ensemble.read(requests, until)
             if low.code != Code.NO_NODE:
                 break
-            self._create_floor(session, until)
+            self._create_floor(self._ensemble.any(until), until)
         seen, version = self._floor(low)
         found = _read(reply, path)
         return Found(Held(seen), None, version) if found is None else Found(*found, version)
 
-    def _put(self, session: Session, path: str, held: Held, found: Found, until: float) -> bool:
+    def _put(self, session: Session, path: str, held: Held, found: Found, now: int, until: float) -> bool:
         """Write a register if it is as it was found; False if it is to be looked at again."""
         key, old = path.rpartition("/")[2], found.held.entry
         entry = None
         if held.keep is not None:
-            due = int(held.due(self._now(session, until)))
+            due = int(held.due(now))
             entry = due if old is None or old > due else old  # one that comes too early is moved then
         data = held._replace(entry=entry).data()
         if found.stat is None:
