@@ -18,6 +18,11 @@ sends itself.
 the session is open it sends one every third of its timeout, also if nobody holds anything: else a claim would find
 nothing to count on. It closes itself after two timeouts in which nobody needed it.
 
+*Turns.* A server answers in order, and so a proof stands behind everything that was sent before it. With a few hundred
+calls under way the next caller waits for its turn, and sends nothing meanwhile: else a burst of thousands keeps the
+proofs from being answered in time, and calls that were given up stand before those that take their place. Proofs, and
+what the thread deletes, do not wait.
+
 *A shorter timeout.* A server that goes on with the session may give it less time than before. What leases were told
 cannot be taken back. So the session is doomed: it takes no more claims, its leases are told that they are lost, and it
 lives on, renewed by its proofs, until the last of them has ended.
@@ -53,6 +58,7 @@ _MOST_BYTES = 1 << 26  # of a reply: what is longer is no reply
 _NUMBERS = (1 << 31) - 1
 IDLE = 2  # timeouts
 _STEADY = 1.0  # seconds after which a connection is none that was refused
+_MOST_UNDER_WAY = 256  # calls; with more, callers wait for their turn
 _TRIES = 3  # io_timeouts for which a session that nobody has seen yet is tried for
 
 
@@ -169,6 +175,7 @@ class Session:
         self._tidy_at = inf
         self.watches = Watches()
         self._openers: set[Wakeup] = set()
+        self._turns: dict[Wakeup, None] = {}  # who waits for a turn, in order
         self._stop, self._poke = os.pipe()
         os.set_blocking(self._stop, False)
         os.set_blocking(self._poke, False)
@@ -265,6 +272,33 @@ class Session:
     def marks(self) -> str:
         """Where those who break its claims leave their marks."""
         return f"{self._root}/broken/{self.id:x}"
+
+    @property
+    def full(self) -> bool:
+        """Whether so much is under way that callers have to wait for their turn."""
+        return len(self._pending) >= _MOST_UNDER_WAY
+
+    def on_turn(self, wakeup: Wakeup) -> None:
+        """Wake somebody when it is its turn, or when there is no connection any more."""
+        self.used = self._now()
+        self._turns[wakeup] = None
+        if not self.full:
+            wakeup.set()
+
+    def not_on_turn(self, wakeup: Wakeup) -> None:
+        """Wake it no more. If it was woken, and does not take its turn, the next one does."""
+        if self._turns.pop(wakeup, 0) == 0:
+            self._next_turns()
+
+    def _next_turns(self) -> None:
+        """Wake as many as can go. Not one for one: who was woken may have gone."""
+        for _ in range(min(len(self._turns), _MOST_UNDER_WAY - len(self._pending))):
+            try:
+                wakeup = next(iter(self._turns))
+                del self._turns[wakeup]
+            except (StopIteration, KeyError, RuntimeError):  # another thread was faster
+                return
+            wakeup.set()
 
     def on_open(self, wakeup: Wakeup) -> None:
         """Wake somebody when there is a connection, or when it is over."""
@@ -573,6 +607,8 @@ class Session:
                 call.complete(self)
             finally:
                 call.tell()
+                if self._turns:
+                    self._next_turns()
 
     def _news(self, event: wire.Event) -> None:
         if event.kind == Kind.SESSION:
@@ -604,6 +640,7 @@ class Session:
             call.tell()
         for wakeup in wakeups:
             wakeup.set()
+        self._next_turns()
         if self.over:
             self._tell_openers()
         self.poke()

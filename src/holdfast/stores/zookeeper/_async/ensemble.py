@@ -49,15 +49,38 @@ class Ensemble:
         asked = Asked()
         call = Call(len(requests), asked.tell)
         while True:
+            await self.turn(session, until)
             try:
                 session.send(requests, call)
                 break
             except NotConnectedError:
+                pass
+        return (await self.answer(session, call, asked, until)).replies
+
+    async def turn(self, session: Session, until: float) -> None:
+        """Return when a session can take a call: it is connected, and not too much is under way.
+
+        Raises: StoreUnavailable if that takes too long, and then nothing was sent; StoreError.
+        """
+        while True:
+            if session.connected:
+                if not session.full:
+                    return
+                await self._wait_for_turn(session, until)
+            else:
                 try:
                     await self.connected(session, until)
                 except SessionOverError as over:
                     raise StoreUnavailable(str(over)) from None
-        return (await self.answer(session, call, asked, until)).replies
+
+    async def _wait_for_turn(self, session: Session, until: float) -> None:
+        wakeup = runtime.Signal()
+        session.on_turn(wakeup)
+        try:
+            if not await wakeup.wait(self._clock, until):
+                raise StoreUnavailable(f"so much is asked of ZooKeeper that no turn came within {self._io_timeout:g} s")
+        finally:
+            session.not_on_turn(wakeup)
 
     async def prove(self, sessions: Sequence[Session], until: float) -> list[Proof | StoreError]:
         """Prove that sessions live: all that are connected are asked before anybody is waited for."""
@@ -172,10 +195,11 @@ class Ensemble:
         """Send requests that change nothing, once more if the connection is lost meanwhile."""
         while True:
             session = await self.any(until)
+            connection = session.connections
             try:
                 return await self.ask(session, requests, until)
             except StoreUnavailable:
-                if self.now() >= until or session.connected:
+                if self.now() >= until or (session.connected and session.connections == connection):
                     raise
 
     async def delete(self, session: Session, path: str, until: float) -> bool:

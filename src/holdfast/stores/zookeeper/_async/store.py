@@ -193,6 +193,7 @@ class ZooKeeperStore:
             and not local.wakeup.is_set()
             and local.connection == session.connections
             and session.connected
+            and session.fault is None
             and session.deadline > self._now()
         )
 
@@ -238,6 +239,7 @@ class ZooKeeperStore:
         ]
         if local.watched is not None:  # it has found no parent before: not made blindly, for that is a write of its own
             requests.insert(0, wire.create_container(local.queue, self._shared.acl))
+        await self._ensemble.turn(session, until)  # here, for if that fails nothing is in doubt
         local.doubtful = True  # beforehand: wherever this is interrupted, it may be on its way
         *_, created, listed = await self._ensemble.ask(session, requests, until)
         local.doubtful = False

@@ -50,15 +50,38 @@ class Ensemble:
         asked = Asked()
         call = Call(len(requests), asked.tell)
         while True:
+            self.turn(session, until)
             try:
                 session.send(requests, call)
                 break
             except NotConnectedError:
+                pass
+        return self.answer(session, call, asked, until).replies
+
+    def turn(self, session: Session, until: float) -> None:
+        """Return when a session can take a call: it is connected, and not too much is under way.
+
+        Raises: StoreUnavailable if that takes too long, and then nothing was sent; StoreError.
+        """
+        while True:
+            if session.connected:
+                if not session.full:
+                    return
+                self._wait_for_turn(session, until)
+            else:
                 try:
                     self.connected(session, until)
                 except SessionOverError as over:
                     raise StoreUnavailable(str(over)) from None
-        return self.answer(session, call, asked, until).replies
+
+    def _wait_for_turn(self, session: Session, until: float) -> None:
+        wakeup = runtime.Signal()
+        session.on_turn(wakeup)
+        try:
+            if not wakeup.wait(self._clock, until):
+                raise StoreUnavailable(f"so much is asked of ZooKeeper that no turn came within {self._io_timeout:g} s")
+        finally:
+            session.not_on_turn(wakeup)
 
     def prove(self, sessions: Sequence[Session], until: float) -> list[Proof | StoreError]:
         """Prove that sessions live: all that are connected are asked before anybody is waited for."""
@@ -173,10 +196,11 @@ class Ensemble:
         """Send requests that change nothing, once more if the connection is lost meanwhile."""
         while True:
             session = self.any(until)
+            connection = session.connections
             try:
                 return self.ask(session, requests, until)
             except StoreUnavailable:
-                if self.now() >= until or session.connected:
+                if self.now() >= until or (session.connected and session.connections == connection):
                     raise
 
     def delete(self, session: Session, path: str, until: float) -> bool:
