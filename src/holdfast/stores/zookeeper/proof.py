@@ -58,6 +58,16 @@ class Proofs:
         if new:
             self.deadline = sent + timeout
 
+    @property
+    def ripe_at(self) -> float:
+        """When a write can be sent that counts on the newest exchange before it."""
+        if not self._answered:
+            return inf
+        newest = self._answered[-1]
+        if newest.by_leader:
+            return newest.heard
+        return max(newest.sent + self.timeout * THIRD, newest.heard + self.timeout * QUARTER)
+
     def wrote(self, sent: float, heard: float) -> None:
         """Count on a write that was answered, and on what it proves."""
         answered, third, quarter = self._answered, self.timeout * THIRD, self.timeout * QUARTER

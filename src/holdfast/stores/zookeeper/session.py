@@ -197,6 +197,11 @@ class Session:
         return self._proofs.deadline
 
     @property
+    def ripe_at(self) -> float:
+        """When a proof can be sent that proves more than the last one."""
+        return self._proofs.ripe_at
+
+    @property
     def connected(self) -> bool:
         """Whether requests can be sent."""
         return self._socket is not None

@@ -289,13 +289,17 @@ class ZooKeeperStore:
         return session.deadline - self._now() < session.timeout * THIRD
 
     def _prove_anew(self, local: LocalClaim, until: float) -> None:
-        """Have the session prove that it lives for a third of its timeout at least: by a write, or by a connection that
-        the leader hears of, and a write.
+        """Have the session prove that it lives for a third of its timeout at least. Just before the next proof is due
+        there is a little less: then the proof waits a moment, for it would prove nothing new. If that does not help, a
+        new connection does, which costs all calls that are under way.
 
         Raises: StoreUnavailable.
         """
         session = local.session
-        for last in (False, True):
+        for again in (True, False):
+            ripe = session.ripe_at
+            if self._now() < ripe <= min(until, self._now() + session.timeout * THIRD / 4):
+                runtime.sleep(self._clock, ripe)
             (proof,) = self._ensemble.prove((session,), until)
             if isinstance(proof, StoreError):
                 raise proof
@@ -303,7 +307,7 @@ class ZooKeeperStore:
                 raise StoreUnavailable("the claim has gone while it was granted")
             if not self._has_little_time(session):
                 return
-            if not last:
+            if again:
                 session.reconnect("it has proved too little")
                 try:
                     self._ensemble.connected(session, until)
