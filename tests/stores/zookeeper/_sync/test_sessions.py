@@ -15,10 +15,10 @@ from holdfast._sync.client import connect
 from holdfast._sync.lease import Lease
 from holdfast.core.claim import Claim, Renewed
 from holdfast.errors import LeaseLost, StoreUnavailable
-from holdfast.stores.zookeeper._sync.ensemble import Ensemble
+from holdfast.stores.zookeeper import wire
 from holdfast.stores.zookeeper._sync.store import ZooKeeperStore as BlockingStore
 from holdfast.stores.zookeeper.session import Call, Session
-from holdfast.stores.zookeeper.wire import Op, Reply, Request
+from holdfast.stores.zookeeper.wire import Op, Request
 from holdfast.testing._sync.runtime import eventually, spawn
 from tests.stores.zookeeper.rig import Rig, lossy_network
 from tests.stores.zookeeper.session_kit import expire, session_of
@@ -222,24 +222,24 @@ def test_control_a_client_that_sends_later_what_it_could_not_send_makes_ghosts(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As kazoo does."""
-    ask, send, later = Ensemble.ask, Session._send, list[Sequence[Request]]()
+    create, send, later = wire.create_sequential, Session._send, list[Request]()
 
-    def note(ensemble: Ensemble, session: Session, requests: Sequence[Request], until: float) -> list[Reply]:
-        if requests[0][0] == Op.CREATE2 and not session.connected:
-            later.append(requests)
-        return ask(ensemble, session, requests, until)
+    def create_later(path: str, data: bytes, acl: bytes) -> Request:
+        request = create(path, data, acl)
+        if not session.connected:
+            later.append(request)
+        return request
 
     def send_with_the_rest(session: Session, requests: Sequence[Request], call: Call) -> None:
         send(session, requests, call)
         while later:
-            queued = later.pop()
-            send(session, queued, Call(len(queued), bool))
+            send(session, (later.pop(),), Call(1, bool))
 
-    monkeypatch.setattr(Ensemble, "ask", note)
-    monkeypatch.setattr(Session, "_send", send_with_the_rest)
     with connect(rig.url, io_timeout=IO) as locks:
         with locks.lock("r", ttl=LONG, timeout=LIMIT):
             session = session_of(locks, "r")
+        monkeypatch.setattr(wire, "create_sequential", create_later)
+        monkeypatch.setattr(Session, "_send", send_with_the_rest)
         cut(rig)
         eventually(lambda: not session.connected)
         with pytest.raises(StoreUnavailable):
