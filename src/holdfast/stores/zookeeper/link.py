@@ -34,8 +34,8 @@ class Link:
     """The servers of an ensemble, and what is needed to log in."""
 
     def __init__(self, url: StoreURL) -> None:
-        self._tls = url.scheme == "zookeepers"
-        url.allow(*(("ca", "cert", "key") if self._tls else ()))
+        self.tls = url.scheme == "zookeepers"
+        url.allow(*(("ca", "cert", "key") if self.tls else ()))
         if not url.hosts:
             raise ValueError(f"write {url.scheme}://HOST:PORT,HOST:PORT/CHROOT, not {url}")
         if url.username is None and url.password is not None:
@@ -75,7 +75,7 @@ class Link:
             # A host that drops what is sent to it must not use up the time of the others.
             opened = _connect(found, monotonic() + limit / len(self.hosts), stop)
             until = monotonic() + limit
-            if self._tls:
+            if self.tls:
                 opened = self._trust().wrap_socket(opened, server_hostname=host, do_handshake_on_connect=False)
                 _retry(opened, opened.do_handshake, until, stop)
             _retry(opened, partial(opened.send, hello), until, stop)  # so little that a new socket takes all of it

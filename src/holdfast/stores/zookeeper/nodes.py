@@ -31,10 +31,9 @@ FORMAT = 1
 _PLAIN = " !$&'()*+,:;=@~"  # besides letters, digits and _.-~: what ZooKeeper takes as it is
 
 
+@lru_cache(4096)
 def escape(name: str) -> str:
     """Make a name that is one part of a path; a prefix of a name stays a prefix. `-` separates the parts of a claim."""
-    if name.isascii() and name.isalnum():
-        return name
     escaped = quote(name, safe=_PLAIN)
     # ZooKeeper refuses "." and "..". Every first dot is escaped, else a prefix would be written in another way.
     return "%2E" + escaped[1:] if escaped[:1] == "." else escaped
@@ -43,8 +42,9 @@ def escape(name: str) -> str:
 unescape = unquote
 
 
+@lru_cache(4096)
 def escape_holder(holder: str) -> str:
-    """Make a holder the first part of a claim's name."""
+    """Make a holder the first part of a claim's name. It is asked for several times in the life of a claim."""
     return quote(holder, safe="").replace("-", "%2D")
 
 

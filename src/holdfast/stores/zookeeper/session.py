@@ -53,7 +53,7 @@ from .refusals import explain
 from .watches import Wakeup, Watches
 from .wire import Code, Kind, Reply, Request
 
-_CHUNK = 1 << 18
+_CHUNK = 1 << 15  # bytes; much more would be mapped and unmapped by the system for every reply
 _MOST_BYTES = 1 << 26  # of a reply: what is longer is no reply
 _NUMBERS = (1 << 31) - 1
 IDLE = 2  # timeouts
@@ -499,7 +499,8 @@ class Session:
                 if (need := POLLIN | POLLOUT if self._unsent else POLLIN) != wants:
                     polled.modify(fd, need)
                     wants = need
-                left = self._due() - self._now()
+                due = self._due()
+                left = due - self._now()
                 ready = polled.poll(min(int(left * 1000) + 1, 1 << 30) if left > 0 else 0)
                 for number, happened in ready:
                     if number != fd:
@@ -509,7 +510,9 @@ class Session:
                         self._flush(opened)
                     if happened & ~POLLOUT:
                         self._receive(opened, received)
-                self._check()
+                # Whoever was answered runs only when this thread waits again: nothing here that need not be.
+                if self._sending or self._now() >= due:
+                    self._check()
         except (OSError, wire.WireError, StoreUnavailable) as error:
             with self._mutex:
                 if self._socket is opened:
@@ -518,13 +521,15 @@ class Session:
     def _due(self) -> float:
         """Return when there is something to do."""
         due = min(self._prove_at, self._tidy_at, self.used + self.timeout * IDLE)
-        if self._pending:
-            due = min(due, self._silent_at())
-        return due
+        return min(due, self._silent_at()) if self._pending else due
 
     def _silent_at(self) -> float:
         """Return when a server that owes answers is taken for dead."""
-        return max(self._heard, self._pending[0].sent) + min(self._io_timeout, max(0.1, self.timeout / 2))
+        try:
+            asked = self._pending[0].sent
+        except IndexError:  # the connection was given up just now
+            return inf
+        return max(self._heard, asked) + min(self._io_timeout, max(0.1, self.timeout / 2))
 
     def _check(self) -> None:
         """Do what is due."""
@@ -532,9 +537,8 @@ class Session:
         with self._mutex:
             if self._sending:
                 raise StoreUnavailable("a call was interrupted while it was sent")
-        with suppress(IndexError):
-            if self._pending and now >= self._silent_at():
-                raise StoreUnavailable(f"no answer within {now - self._pending[0].sent:.3g} s")
+        if self._pending and now >= self._silent_at():
+            raise StoreUnavailable(f"no answer since {now - self._heard:.3g} s")
         if now >= self._prove_at:
             self._prove_at = now + self.timeout * THIRD
             used = self.used
@@ -563,28 +567,41 @@ class Session:
                 del self._unsent[:sent]
 
     def _receive(self, opened: Any, received: bytearray) -> None:
-        while True:
-            try:
-                with self._mutex:  # for TLS, which must not read and write at once
+        """Take what has come; the beginning of a message that has not come whole is kept in `received`."""
+        try:
+            if self._link.tls:
+                with self._mutex:  # it must not read and write at once
                     data = opened.recv(_CHUNK)
-            except Blocked:
-                break
-            if not data:
-                raise StoreUnavailable("it closed the connection")
-            received += data
-            if len(data) < _CHUNK and not getattr(opened, "pending", int)():
-                break
+                    if left := opened.pending():  # decrypted already, and a poll does not see it
+                        data += opened.recv(left)
+            else:
+                data = opened.recv(_CHUNK)  # what is left makes the next poll return at once
+        except Blocked:
+            return
+        if not data:
+            raise StoreUnavailable("it closed the connection")
         self._heard = self._now()
-        at, end = 0, len(received)
+        if received:
+            received += data
+            if len(received) >= 4 and len(received) < 4 + self._size(received):
+                return
+            data = bytes(received)
+            received.clear()
+        at, end = 0, len(data)
         while end - at >= 4:
-            size = int.from_bytes(received[at : at + 4])
-            if size > _MOST_BYTES:
-                raise wire.WireError(f"a reply of {size} bytes")
+            size = self._size(data, at)
             if end - at < 4 + size:
                 break
-            self._take(bytes(received[at + 4 : at + 4 + size]))
+            self._take(data[at + 4 : at + 4 + size])
             at += 4 + size
-        del received[:at]
+        received += data[at:]
+
+    @staticmethod
+    def _size(data: bytes | bytearray, at: int = 0) -> int:
+        size = int.from_bytes(data[at : at + 4])
+        if size > _MOST_BYTES:
+            raise wire.WireError(f"a reply of {size} bytes")
+        return size
 
     def _take(self, body: bytes) -> None:
         """Take one message of the server."""
