@@ -36,9 +36,7 @@ TABLE = contract.laws(Target("zookeeper://listed", restart=restart, silence=sile
 # What is above the store (threads, forks, input, how a body ends) does not depend on how many servers there are.
 OF_THE_STORE = (*range(1, 10), 12)
 OF_AN_ENSEMBLE = [
-    law
-    for law in TABLE
-    if os.environ.get("HOLDFAST_VERIFY") or (law.flavour == "sync" and law.number in OF_THE_STORE)
+    law for law in TABLE if os.environ.get("HOLDFAST_VERIFY") or (law.flavour == "sync" and law.number in OF_THE_STORE)
 ]
 
 
