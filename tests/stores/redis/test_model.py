@@ -168,6 +168,12 @@ LATE = (
     [Ask(0), Ask(1), Pass(2.0, 0), Renew(0), Release(1)],
 )
 
+# One that was broken ends, asks again, and stays taken by its own release.
+ASKED_AGAIN = (
+    [Claim("r0", "h0", ttl=1.0), Claim("r1", "h1", 2, 3, ttl=1.0)],
+    [Ask(0), Ask(1), Break(0), Break(1), Pass(1.0, 0), Ask(0), Ask(1), Release(0, 2.5), Release(1, 2.5)],
+)
+
 
 @settings(max_examples=200, deadline=None)
 @example(*PASSED_BY, True)
@@ -176,6 +182,7 @@ LATE = (
 @example(*BROKEN, True)
 @example(*BROKEN_SHARE, True)
 @example(*LATE, False)
+@example(*ASKED_AGAIN, False)
 @given(casts(resources=RESOURCES), operations(leave=LEAVES), st.booleans())
 def test_the_scripts_answer_as_the_queue_does(
     redis: DrivenRedis, cast: list[Claim], story: list[Operation | Leave], listen: bool

@@ -17,6 +17,7 @@ local had = 0
 if q.holder == me then
   had = 1
   if keep > 0 and not q.kept then
+    mend(me)
     q.kept, q.ends, last, counted = true, now + keep, now + keep, true
     fields = {'ends', q.ends}
   elseif not q.kept or is_broken(me) then -- if it is only kept, the answer to its first release was lost
@@ -29,6 +30,7 @@ elseif q.waiting + q.weight > 0 then
   if mine then
     had = 1
     if keep > 0 and mine.token > 0 and not mine.kept then
+      mend(me)
       redis.call('HSET', claims, me, (string.gsub(record, '^(%d+ %d+) 0', '%1 1', 1)))
       ends_at(held, now + keep, me)
     elseif not mine.kept or is_broken(me) then
