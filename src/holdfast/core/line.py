@@ -44,8 +44,8 @@ def in_order(numbers: Sequence[int]) -> list[int]:
     """Return the indices of numbers of 32 bits in the order in which they were given out. They start again below zero
     after the largest one, and those that are there at the same time are less than half a round apart.
     """
-    if not numbers:
-        return []
+    if len(numbers) < 2:
+        return [*range(len(numbers))]
     first, half = numbers[0], _NUMBERS // 2
     return sorted(range(len(numbers)), key=lambda at: (numbers[at] - first + half) % _NUMBERS)
 

@@ -180,7 +180,12 @@ class StoredClaim(NamedTuple):
 
 def stored(claim: Claim, timeout: float) -> bytes:
     """Return what the node of a claim holds."""
-    return encode([claim.ttl, timeout, claim.owner, claim.value])
+    return _stored(claim.ttl, timeout, claim.owner, claim.value)
+
+
+@lru_cache(256)
+def _stored(*facts: Any) -> bytes:  # the same for every acquire of a lock
+    return encode([*facts])
 
 
 def encode(facts: list[Any]) -> bytes:

@@ -57,6 +57,7 @@ _CHUNK = 1 << 15  # bytes; much more would be mapped and unmapped by the system 
 _MOST_BYTES = 1 << 26  # of a reply: what is longer is no reply
 _NUMBERS = (1 << 31) - 1
 IDLE = 2  # timeouts
+_QUIET = 1.0  # seconds without a word of the server
 _STEADY = 1.0  # seconds after which a connection is none that was refused
 _MOST_UNDER_WAY = 256  # calls; with more, callers wait for their turn
 _TRIES = 3  # io_timeouts for which a session that nobody has seen yet is tried for
@@ -119,6 +120,41 @@ class _Offset(Call):
         session.read_offset(self.replies[-1])
 
 
+class FollowUp:
+    """A wake-up that first asks what its waiter would ask: in the thread of the session, as soon as the news comes.
+    That spares the waiter a way to and fro between the threads. It asks once; without a connection it only wakes.
+    """
+
+    __slots__ = ("_request", "_session", "_wakeup", "call")
+
+    def __init__(self, session: Session, request: Request, wakeup: Wakeup) -> None:
+        self._session = session
+        self._request = request
+        self._wakeup = wakeup
+        self.call: Call | None = None
+
+    def set(self) -> None:
+        """See Wakeup."""
+        if self.call is None:
+            self.call = Call(1, self._wakeup.set)
+            try:
+                self._session.send((self._request,), self.call)
+                return
+            except StoreError:
+                pass
+        self._wakeup.set()
+
+    @property
+    def raised(self) -> bool:
+        """Whether the news has come: its waiter may ask before the answer does."""
+        return self.call is not None
+
+    def answer(self) -> Reply | None:
+        """Return the answer, if it has come, once."""
+        call, self.call = self.call, None
+        return call.replies[0] if call is not None and call.replies else None
+
+
 class Owner(Protocol):
     """Whose session it is. Called in the session's thread."""
 
@@ -171,6 +207,7 @@ class Session:
         self._unsent = bytearray()
         self._pending: deque[Call] = deque()
         self._heard = -inf
+        self._nudged = -inf
         self._prove_at = inf
         self._tidy_at = inf
         self.watches = Watches()
@@ -252,6 +289,10 @@ class Session:
                     return
             self._sending = False
 
+    def follow_up(self, request: Request, wakeup: Wakeup) -> FollowUp:
+        """Return what wakes somebody with the answer to a request, which is sent when it would be woken."""
+        return FollowUp(self, request, wakeup)
+
     def prove(self, proof: Proof) -> None:
         """Send a proof; see `send`."""
         self.send(
@@ -304,6 +345,18 @@ class Session:
             except (StopIteration, KeyError, RuntimeError):  # another thread was faster
                 return
             wakeup.set()
+
+    def nudge(self) -> None:
+        """Send something, if nothing was heard for a while. A server may forget to send what it has, until it gets the
+        next request: 3.8.0 does, now and then (ZOOKEEPER-4537).
+        """
+        now = self._now()
+        if now > max(self._heard, self._nudged) + _QUIET:
+            self._nudged = now
+            with self._mutex:
+                if self._socket is not None and not self._sending:
+                    self._unsent += wire.PING_FRAME
+            self.poke()
 
     def on_open(self, wakeup: Wakeup) -> None:
         """Wake somebody when there is a connection, or when it is over."""

@@ -25,7 +25,7 @@ from . import wire
 from .link import Link
 from .nodes import Space, escape_holder, read_offset
 from .refusals import explain
-from .session import Proof, Session
+from .session import FollowUp, Proof, Session
 from .wire import Code, Reply, Request
 
 BASE_TTL = 30.0  # of a session that is opened for what is no claim: that of most locks, which can then use it, too
@@ -37,7 +37,7 @@ class LocalClaim:
     """What this client knows of a claim of its own."""
 
     __slots__ = (
-        *("answer", "broken", "claim", "connection", "czxid", "doubtful", "granted", "name", "only"),
+        *("answer", "broken", "claim", "connection", "czxid", "doubtful", "follow_up", "granted", "name"),
         *("queue", "session", "size", "stem", "until", "wakeup", "watched"),
     )
 
@@ -55,7 +55,7 @@ class LocalClaim:
         self.until = inf  # when it lapses, unless it is asked for or renewed
         self.answer: Waiting | None = None  # the last one, while what it rests on is watched
         self.wakeup: Any = None  # raised when that may have changed
-        self.only = False  # there was nobody but the one that is watched ahead of it
+        self.follow_up: FollowUp | None = None  # what raises it, with the line as it is then
         self.watched: tuple[str, bool] | None = None  # a path, and whether its children are watched
         self.connection = 0  # by which it is
 
@@ -84,6 +84,27 @@ class Shared:
     def get(self, holder: str) -> LocalClaim | None:
         """Return what is known of a claim."""
         return self.claims.get(escape_holder(holder))
+
+    def ask_for(self, holder: str) -> tuple[LocalClaim | None, float]:
+        """Return what is known of a claim, which does not lapse from here on, and when it would have.
+
+        In one step with `_lapsed`: else the node of a claim could be deleted while its caller finds, by what was read
+        before, that it holds.
+        """
+        with self._mutex:
+            local = self.get(holder)
+            if local is None:
+                return None, inf
+            before, local.until = local.until, inf
+            return local, before
+
+    def _lapsed(self, local: LocalClaim, now: float) -> bool:
+        """Forget a claim that was neither asked for nor renewed in time."""
+        with self._mutex:
+            if local.until > now:
+                return False
+            self.drop(local)
+            return True
 
     def add(self, local: LocalClaim) -> None:
         """Note a claim, before anything of it is sent."""
@@ -146,10 +167,9 @@ class Shared:
         for local in list(self.claims.values()):
             if local.session is not session:
                 continue
-            if local.until > now:
+            if not self._lapsed(local, now):
                 soonest = min(soonest, local.until)
                 continue
-            self.drop(local)
             if local.name:
                 requests.append(wire.delete(local.path))
             if local.broken:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from ...._clock import Clock
 from ...._sync import runtime
@@ -171,18 +172,17 @@ class Ensemble:
 
     def close(self, sessions: Sequence[Session], until: float) -> None:
         """Have ZooKeeper end the sessions that no claim is left in, all at once, and end their threads."""
-        closing: list[tuple[Call, Asked]] = []
+        closing: list[Asked] = []
         for session in sessions:
             if session.load:
                 continue
             asked = Asked()
-            call = Call(1, asked.tell)
             try:
-                session.send((wire.CLOSE,), call)
-                closing.append((call, asked))
+                session.send((wire.CLOSE,), Call(1, partial(_closed, session, asked)))
+                closing.append(asked)
             except StoreError:
                 pass  # it ends by itself
-        for _, asked in closing:
+        for asked in closing:
             asked.wait(until - self.now())
         for session in sessions:
             session.end("the client is closed")
@@ -230,3 +230,8 @@ class Ensemble:
                 raise refusal(reply.code, parent)
         if replies[-1].code == Code.NO_AUTH:
             raise refusal(Code.NO_AUTH, path)
+
+
+def _closed(session: Session, asked: Asked) -> None:
+    session.end("the client is closed")  # at once: the server ends the connection now, and nobody needs another
+    asked.tell()

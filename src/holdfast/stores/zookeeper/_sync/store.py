@@ -52,7 +52,7 @@ from ....core.urls import StoreURL
 from ....errors import StoreError, StoreUnavailable, Unsupported
 from ....keeper.side import Blocking, Release, Side
 from .. import nodes, wire
-from ..nodes import Line, line_of, read_claim, read_line
+from ..nodes import Line, line_of, read_claim
 from ..proof import THIRD
 from ..refusals import refusal
 from ..session import Call, Session
@@ -120,7 +120,7 @@ class ZooKeeperStore:
         """
         asked = self._now()  # before asking: what is left of a lease is counted from here
         until = self._ensemble.until()
-        local = self._shared.get(claim.holder)
+        local, before = self._shared.ask_for(claim.holder)
         if local is not None and local.session.over:
             self._shared.drop(local)
             if local.granted:
@@ -128,7 +128,6 @@ class ZooKeeperStore:
             local = None
         if local is None:
             local = self._note(claim, until)
-        before, local.until = local.until, float("inf")  # it must not lapse while it is being asked for
         try:
             return self._ask(local, queue, asked, until)
         finally:
@@ -166,6 +165,7 @@ class ZooKeeperStore:
                 return self._granted_before(local, asked, until)
             if self._nothing_new(local, queue):
                 assert local.answer is not None
+                local.session.nudge()
                 return local.answer
             line = self._look(local, until)
             while line is not None:
@@ -192,6 +192,7 @@ class ZooKeeperStore:
             and not local.doubtful
             and local.claim.capacity == MAX  # among permits a mark may have been lost
             and not local.wakeup.is_set()
+            and not (local.follow_up is not None and local.follow_up.raised)
             and local.connection == session.connections
             and session.connected
             and session.fault is None
@@ -200,7 +201,7 @@ class ZooKeeperStore:
 
     def _look(self, local: LocalClaim, until: float) -> Line | None:
         """Return the line that the claim stands in, or None to look again. Makes its node if it has none."""
-        session, requests = local.session, [wire.get_children(local.queue)]
+        session = local.session
         if local.doubtful:
             line = self._list(local, until)
             mine = line.of(local.stem.partition("-")[0])
@@ -215,19 +216,13 @@ class ZooKeeperStore:
             local.doubtful = False
             return line if len(mine) == 1 else None
         if local.name:
-            if local.only and local.wakeup is not None and local.wakeup.is_set():
-                # It was second, and the first has gone or the connection was lost: if the first has gone, it is first.
-                ahead = local.watched[0] if local.watched is not None else local.queue
-                requests = [wire.exists(local.path), wire.exists(ahead)]
-                mine_there, ahead_there = self._ensemble.ask(session, requests, until)
-                if not mine_there.code and ahead_there.code == Code.NO_NODE:
-                    return read_line([local.name], local.queue)
-                requests = [wire.get_children(local.queue)]
-            (reply,) = self._ensemble.ask(session, requests, until)
-            if reply.code == Code.NO_NODE:
+            listed = local.follow_up.answer() if local.follow_up is not None else None
+            if listed is None:
+                (listed,) = self._ensemble.ask(session, (wire.get_children(local.queue),), until)
+            if listed.code == Code.NO_NODE:
                 local.name = ""
                 return None
-            return line_of(reply, local.queue)
+            return line_of(listed, local.queue)
         return self._create(local, until)
 
     def _create(self, local: LocalClaim, until: float) -> Line | None:
@@ -348,10 +343,10 @@ class ZooKeeperStore:
             requests.append(wire.get_data(path, True))
         self._unwatch(local)
         local.wakeup, local.watched = wakeup, (path, children)
-        local.only = at == 1 and watched == 0 and line.places[at].exclusive  # behind others somebody may hold by now
+        local.follow_up = session.follow_up(wire.get_children(local.queue), wakeup)
         local.answer = None  # until it is known that something is watched
         local.connection = session.connections
-        session.watches.add(path, wakeup, children=children)
+        session.watches.add(path, local.follow_up, children=children)
         replies = self._ensemble.ask(session, requests, until)
         if replies[-1].code:
             if replies[-1].code != Code.NO_NODE:
@@ -369,9 +364,9 @@ class ZooKeeperStore:
         return local.answer
 
     def _unwatch(self, local: LocalClaim) -> None:
-        if local.watched is not None and local.wakeup is not None:
+        if local.watched is not None and local.follow_up is not None:
             path, children = local.watched
-            local.session.watches.remove(path, local.wakeup, children=children)
+            local.session.watches.remove(path, local.follow_up, children=children)
 
     def _waiting(self, local: LocalClaim, read: Reply, first: str, ahead: int, until: float) -> Waiting:
         if read.code:
