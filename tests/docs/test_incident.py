@@ -15,6 +15,7 @@ import holdfast
 from holdfast.testing._sync.runtime import eventually, spawn
 from holdfast.testing.servers.etcd import EtcdServer
 from holdfast.testing.servers.redis import RedisServer
+from holdfast.testing.servers.zookeeper import ZooKeeperServer
 from tests.docs import pages
 from tests.servers import needed
 
@@ -73,6 +74,21 @@ def test_redis_cli(tmp_path: Path) -> None:
         assert str(lease.token) in resource
         assert "web-4" in claims
         call(free)
+        assert following().token > lease.token
+
+
+def test_zkcli(tmp_path: Path) -> None:
+    tool = Path("/usr/share/zookeeper/bin/zkCli.sh")
+    listed, read, free = commands("zkCli.sh")
+    with needed(ZooKeeperServer) as server, stuck(server.url) as (lease, following):
+
+        def call(command: str) -> str:
+            return shell(command.replace("zkCli.sh", f"{tool} -server 127.0.0.1:{server.port}", 1), tmp_path)
+
+        found = next(line for line in call(listed).splitlines() if line.startswith("["))
+        first, _ = sorted(found.strip("[]").split(", "), key=lambda name: name.rpartition("-")[2])
+        assert "web-3" in call(read.replace("CLAIM", first))
+        call(free.replace("CLAIM", first))
         assert following().token > lease.token
 
 
