@@ -28,8 +28,9 @@ from holdfast.errors import StoreUnavailable
 from holdfast.stores.zookeeper import session as session_module
 from holdfast.stores.zookeeper import wire
 from holdfast.stores.zookeeper._sync.store import ZooKeeperStore
+from holdfast.stores.zookeeper.calls import Proof
 from holdfast.stores.zookeeper.proof import THIRD
-from holdfast.stores.zookeeper.session import IDLE, Proof, Session
+from holdfast.stores.zookeeper.session import IDLE, Session
 from holdfast.stores.zookeeper.shared import Shared
 from holdfast.stores.zookeeper.wire import Code
 from holdfast.testing._sync.runtime import eventually

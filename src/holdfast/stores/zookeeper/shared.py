@@ -22,10 +22,11 @@ from ...core.claim import Claim, Waiting
 from ...core.urls import StoreURL
 from ...errors import StoreError
 from . import wire
+from .calls import FollowUp, Proof
 from .link import Link
 from .nodes import Space, escape_holder, read_offset
 from .refusals import explain
-from .session import FollowUp, Proof, Session
+from .session import Session
 from .wire import Code, Reply, Request
 
 BASE_TTL = 30.0  # of a session that is opened for what is no claim: that of most locks, which can then use it, too

@@ -20,8 +20,8 @@ from holdfast.core.urls import parse_url
 from holdfast.errors import AcquireTimeout, LeaseLost, StoreUnavailable
 from holdfast.stores.zookeeper import wire
 from holdfast.stores.zookeeper._async.store import ZooKeeperStore
+from holdfast.stores.zookeeper.calls import Call, Proof
 from holdfast.stores.zookeeper.nodes import Line
-from holdfast.stores.zookeeper.session import Call, Proof
 from holdfast.stores.zookeeper.wire import Op
 from holdfast.testing._async.runtime import eventually, pause, spawn
 from holdfast.testing.child import Child

@@ -16,7 +16,8 @@ from holdfast.core.claim import Claim, Renewed
 from holdfast.errors import LeaseLost, StoreUnavailable
 from holdfast.stores.zookeeper import wire
 from holdfast.stores.zookeeper._sync.store import ZooKeeperStore as BlockingStore
-from holdfast.stores.zookeeper.session import Call, Session
+from holdfast.stores.zookeeper.calls import Call
+from holdfast.stores.zookeeper.session import Session
 from holdfast.stores.zookeeper.wire import Op, Request
 from holdfast.testing._async.runtime import eventually, spawn
 from tests.stores.zookeeper.rig import Rig, lossy_network

@@ -21,8 +21,8 @@ from holdfast.core.urls import parse_url
 from holdfast.errors import AcquireTimeout, LeaseLost, StoreUnavailable
 from holdfast.stores.zookeeper import wire
 from holdfast.stores.zookeeper._sync.store import ZooKeeperStore
+from holdfast.stores.zookeeper.calls import Call, Proof
 from holdfast.stores.zookeeper.nodes import Line
-from holdfast.stores.zookeeper.session import Call, Proof
 from holdfast.stores.zookeeper.wire import Op
 from holdfast.testing._sync.runtime import eventually, pause, spawn
 from holdfast.testing.child import Child

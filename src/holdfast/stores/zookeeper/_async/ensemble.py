@@ -9,8 +9,9 @@ from ...._async import runtime
 from ...._clock import Clock
 from ....errors import StoreError, StoreUnavailable
 from .. import wire
+from ..calls import Call, NotConnectedError, Proof
 from ..refusals import refusal
-from ..session import Call, NotConnectedError, Proof, Session
+from ..session import Session
 from ..shared import Shared
 from ..wire import Code, Reply, Request
 from .transport import Asked

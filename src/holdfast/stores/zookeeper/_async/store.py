@@ -51,10 +51,11 @@ from ....core.urls import StoreURL
 from ....errors import StoreError, StoreUnavailable, Unsupported
 from ....keeper.side import Blocking, Release, Side
 from .. import nodes, wire
+from ..calls import Call
 from ..nodes import Line, line_of, read_claim
 from ..proof import THIRD
 from ..refusals import refusal
-from ..session import Call, Session
+from ..session import Session
 from ..shared import LocalClaim, Shared
 from ..wire import Code, Reply, Request
 from .breaks import Breaks

@@ -10,8 +10,9 @@ from ...._clock import Clock
 from ...._sync import runtime
 from ....errors import StoreError, StoreUnavailable
 from .. import wire
+from ..calls import Call, NotConnectedError, Proof
 from ..refusals import refusal
-from ..session import Call, NotConnectedError, Proof, Session
+from ..session import Session
 from ..shared import Shared
 from ..wire import Code, Reply, Request
 from .transport import Asked
